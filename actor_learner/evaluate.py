@@ -70,8 +70,9 @@ class Evaluation:
     def confidence_interval(self, level: float = 0.95, key: str | None = None) -> tuple[float, float]:
         """Return the low and high end of an interval for the mean return; NaN for both after a single episode.
 
-        Percentiles of the means of 10,000 bootstrap resamples with a fixed seed, as in rliable (arXiv:2108.13264). The
-        interval stays within the range of the returns, and is too narrow for fewer than ten episodes.
+        The ends are percentiles of the means of 10,000 bootstrap resamples with a fixed seed, as in rliable
+        (arXiv:2108.13264). The interval stays within the range of the returns, and is too narrow for fewer than ten
+        episodes.
 
         key: a name of `info`, for the mean of that entry over the episodes that have it.
 
@@ -106,7 +107,7 @@ def evaluate(
 ) -> Evaluation:
     """Plays `episodes` episodes in this process.
 
-    Every environment plays a fixed number of episodes: taking the first `episodes` that end would count short episodes
+    Every environment plays a fixed number of episodes, because the first `episodes` that end would count short episodes
     too often.
 
     Args:
@@ -116,19 +117,19 @@ def evaluate(
         seed: Seeds the environments and, with `deterministic=False`, the actions. The noise of a `Policy` that is
             passed in is afterwards what it was before.
         deterministic: Takes the most probable action; False samples.
-        num_envs: Environments stepped together; by default 8, or `episodes` if that is less. A factory of vector
-            environments may build another number, or that of the run's actors.
+        num_envs: Number of environments that are stepped together; by default 8, or `episodes` if that is less. A
+            factory of vector environments may build another number, or the number of the run's actors.
         env_kwargs: Keyword arguments of the environment; by default the run's, if the environment is the run's.
         vectorization: As for `train`; by default the run's.
         autoreset_mode: As for `train`; by default the run's.
-        wrappers: As for `train`; by default the run's, around another environment too; `()` for none.
+        wrappers: As for `train`; by default the run's, also around another environment; `()` for none.
         wrapper_kwargs: Keyword arguments of the wrappers; by default the run's, if the wrappers are the run's.
-        max_episode_steps: Env steps after which an episode is cut off; None: where the environment ends it. Needs
+        max_episode_steps: Env steps after which an episode is cut off; None: the environment ends its episodes. Needs
             single environments.
 
     Raises:
-        ValueError: The folder holds no run, its environment must be passed again, or the environment has other spaces
-            than the policy.
+        ValueError: The folder holds no run, its environment must be passed again, or the environment's spaces differ
+            from the policy's.
     """
     check_count("episodes", episodes)
     check_count("num_envs", num_envs, optional=True)

@@ -36,14 +36,14 @@ def export(
 ) -> Path:
     """Write the policy of a run into a new folder, for use elsewhere, and return the folder.
 
-    `al.load_policy` reads "litert" with NumPy and ai-edge-litert alone. Each of the others holds one model, from the
-    environment's observations to deterministic actions for it (normalization, masks, clipping and scaling inside), and
-    the distribution's parameters: `network.keras` for `al.load_network`, `policy.onnx` for ONNX Runtime, a SavedModel
-    for TensorFlow and its servers. `spaces.json` describes both spaces and, for these three, the model's inputs and
-    outputs.
+    `al.load_policy` reads "litert" with NumPy and ai-edge-litert alone. Each of the other formats holds one model:
+    `network.keras` for `al.load_network`, `policy.onnx` for ONNX Runtime, a SavedModel for TensorFlow and its servers.
+    The model maps the environment's observations to deterministic actions for it (normalization, masks, clipping and
+    scaling inside), and to the distribution's parameters. `spaces.json` describes both spaces and, for these three, the
+    model's inputs and outputs.
 
     Args:
-        run_dir: A run that has ended, whether or not it took all its steps.
+        run_dir: A run that has ended, with or without all its steps.
         output: The new folder; by default `<name of the run>-<format>` in the working directory.
         format: "litert", "keras", "onnx" or "saved_model".
         network: A built network that gets the weights, for a run whose network Keras can't rebuild from its file; not

@@ -174,15 +174,15 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
 
     Args:
         config: The settings of the run.
-        resume: Resumes the run in `config.run_dir` from its newest whole checkpoint, however it ended; environments
-            start anew. The config must be the run's own, but for what doesn't change learning (see
-            `actor_learner.runs.resume`) and `total_steps`, which may grow. A finished run's result is returned.
+        resume: Resumes the run in `config.run_dir` from its newest whole checkpoint, however the run ended;
+            environments start anew. The config must be the run's own. Only fields that don't change learning may differ
+            (see `actor_learner.runs.resume`), and `total_steps` may grow. For a finished run, its result is returned.
         fields: Not accepted: fields belong in the config.
 
     Raises:
         ValueError: A field of the config can't be used; nothing was started, nothing overwritten.
         MemoryError: The batches, or so many actors, don't fit into memory.
-        ActorError: Actors died again and again; names one, with its traceback or signal.
+        ActorError: Actors died again and again; the error names one, with its traceback or signal.
         RuntimeError: `max_undone_updates` updates in a row were not finite.
     """
     if not isinstance(config, TrainConfig):

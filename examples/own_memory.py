@@ -29,7 +29,7 @@ class Overwritten(al.Memory):
         return ops.zeros((rows, self.units))
 
     def step(self, x, state):
-        keep = self.gate(x)  # at first about .95, so that a cue lasts for tens of steps
+        keep = self.gate(x)  # at first about 0.95, so that a cue lasts for tens of steps
         state = keep * state + (1 - keep) * self.candidate(x)
         return state, state
 

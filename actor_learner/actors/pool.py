@@ -53,14 +53,15 @@ class ActorPool:
             actors.publish(learner.get_weights())
     ```
 
-    Each `collect` assigns the columns of a batch to the actors: at `max_policy_lag=0` of the batch that it returns, at
-    1 of the one after it, which the actors fill while the caller learns. With one `publish` per `collect`, batch j is
-    acted by version max(0, j - max_policy_lag), however fast either side is. A network that normalizes observations
-    gets its statistics from batch 0: then the actors fill batch 1 after it was published, by version 1.
+    Each `collect` assigns the columns of a batch to the actors. At `max_policy_lag=0` it is the batch that `collect`
+    returns. At 1 it is the next batch, which the actors fill while the caller learns. With one `publish` per `collect`,
+    the actors fill batch j with version max(0, j - max_policy_lag), however fast either side is. A network that
+    normalizes observations gets its statistics from batch 0; the actors then fill batch 1 after these were published,
+    with version 1.
 
     With `max_policy_lag=n` above 1 the actors run freely: an actor that finishes an unroll begins the next one at once,
-    with the newest weights. A batch is the first one that is full, by versions from that of the update that it enters
-    back to n before it (with one `publish` per `collect`). Columns whose time is up end early, with rows of
+    with the newest weights. `collect` returns the first batch that is full. Its versions are at most n older than the
+    update that it enters (with one `publish` per `collect`). Columns that would become too old end early, with rows of
     `valid=False`. An environment may be in a batch twice, or not at all: see `env_index`.
 
     Use it from one thread; only `close` and `upcoming` may be called from another.
@@ -118,11 +119,11 @@ class ActorPool:
             network: Keras model by the network contract, a callable that builds one from the spaces, or None
                 for the default network. Actors get an exported copy of it.
             env_kwargs: Keyword arguments of each environment.
-            vectorization: "auto" uses an id's own vector environment where it has one; "sync" never.
+            vectorization: "auto" uses the id's own vector environment if it has one; "sync" never does.
             wrappers: Gymnasium wrappers around each environment, the last one outermost: "module:Class", or callables
                 that take an environment. Environments are then stepped one by one.
             wrapper_kwargs: Keyword arguments of the wrappers, by class name, or a dict for each.
-            num_actors: Actor processes; 0 steps in this process, for debuggers.
+            num_actors: Number of actor processes; 0 steps the environments in this process, for debuggers.
             envs_per_actor: Environments of each actor; None: 8, or its share of `num_envs`.
             num_envs: Environments of all actors together, split as evenly as possible (equally with `max_policy_lag`
                 above 1); None: `envs_per_actor` for each actor.
@@ -131,26 +132,27 @@ class ActorPool:
                 never wait for each other, and batches are at most n versions old.
             seed: Seed of environments, actions and the default network.
             info_keys: Numeric entries of an episode's last `info` to report in `episodes`.
-            autoreset_mode: The mode of vector environments that declare none.
+            autoreset_mode: The autoreset mode of a vector environment that doesn't declare one.
             logs_dir: Folder for `actor-N.log`, the output of each actor.
             start_timeout: Seconds for actors to make and reset their environments.
             actor_timeout: Seconds without a sign of life (an env step begun or done) after which an actor counts as
                 hung and is replaced. A slow actor is not replaced.
             on_env_error: After an exception in an environment, "restart" replaces the actor, "raise" ends the pool.
-            max_restarts: Number of actors that died, hung or failed and are replaced; the next one ends the pool. 0:
-                the first one does. Three in a row without a finished unroll end it in any case.
+            max_restarts: Largest number of actors that are replaced because they died, hung or failed; the next failure
+                ends the pool. Three failures in a row without a finished unroll end it in any case.
             acting: "actors": each actor runs the policy on its core. "device": `device` runs it, in one call for half
-                of the environments, which suits networks that are too large for a core.
+                of the environments. The latter suits networks that are too large for a core.
             device: "auto" (a GPU if the backend sees one), "cpu" or "gpu".
-            ray_address: Ray cluster whose machines run the actors, beside this one: "auto" or "host:port".
-            actors_per_host: Actors of each of the cluster's machines; None: as many as it has free CPUs.
-            ray_wait: Seconds to wait until the cluster has a free CPU for each actor, then refuse; None: start at once.
-            group: Actors of another kind in place of processes, for tests and for embedding: `num_actors` of them,
-                which the pool closes once its arguments are checked. See `actor_learner.actors.group.ActorGroup`.
+            ray_address: Ray cluster whose machines run the actors, with this one: "auto" or "host:port". None: only
+                this machine.
+            actors_per_host: Actors on each machine of the cluster; None: one for each of its free CPUs.
+            ray_wait: Seconds to wait for a free CPU for each actor, before the pool refuses; None: start at once.
+            group: Another kind of actors in place of processes, for tests and for embedding. It must have `num_actors`
+                actors, and the pool closes it. See `actor_learner.actors.group.ActorGroup`.
 
         Raises:
-            ValueError: An argument, the environment or the network can't be used (`EnvError` for the second).
-            ActorError: An actor died, again and again.
+            ValueError: An argument, the environment or the network can't be used (`EnvError` for the environment).
+            ActorError: An actor died again and again.
             MemoryError: The batches, or so many actors, don't fit into memory.
             TimeoutError: Actors weren't ready in time.
         """
@@ -245,19 +247,19 @@ class ActorPool:
     def call(self, name: str, *args: Any) -> None:
         """Call a method of every environment, such as `call("set_difficulty", 3)`, between two unrolls.
 
-        Each actor does it before the first unroll that is assigned to it from now on. With `max_policy_lag=0` that is
-        the batch that the next `collect()` returns; with 1, where the next batch is being filled already, the one after
-        it; with more, the actor's next unroll. Observations that were made before stay: a method shouldn't change an
-        episode that is under way.
+        Each actor makes the call before the first unroll that is assigned to it from now on. With `max_policy_lag=0`
+        that is in the batch that the next `collect()` returns. With 1, the actors already fill that batch, so it is the
+        one after it. Above 1, it is the actor's next unroll. Earlier observations don't change, so a method shouldn't
+        change an episode that is under way.
 
         An actor that replaces another one makes these calls before its first unroll, in their order, and so does a run
-        that resumes from a checkpoint. Of the calls of one name only the last one is repeated: let a method set
-        something, not add to it.
+        that resumes from a checkpoint. Only the last call of each name is repeated: let a method set a value, not add
+        to it.
 
         Args:
-            name: The method's name: of each sub-environment, found through its wrappers as Gymnasium's `VectorEnv.call`
-                does, else of the vector environment itself. Its return value is dropped.
-            args: JSON only, which is how the environments get it (tuples as lists), 15 KiB for all names together.
+            name: The name of a method of each sub-environment, which is found through its wrappers as in Gymnasium's
+                `VectorEnv.call`; otherwise of the vector environment itself. Its return value is dropped.
+            args: JSON only (tuples arrive as lists), at most 15 KiB for all names together.
 
         Raises:
             ValueError: The name or the arguments can't be called. An environment without such a method is an
@@ -279,7 +281,7 @@ class ActorPool:
             self._group.call(make_call(name, args, optional=True))
 
     def assign(self) -> None:
-        """Let the actors begin the next batch now. `collect` does it, too, and waits less long after it.
+        """Let the actors begin the next batch now. `collect` does so, too; an earlier call shortens its wait.
 
         Raises ActorError as `collect` does.
         """
@@ -299,7 +301,7 @@ class ActorPool:
     def collect(self, timeout: float | None = 60.0) -> Trajectory:
         """Return the next batch as read-only views `[T, B]` on the group's memory; B: all environments.
 
-        A batch without a valid row, in which each of its few rows only resets an environment, is passed over.
+        A batch without a valid row, whose rows only reset environments, is skipped.
 
         The views live until the next `collect()`; `trajectory.copy()` keeps them. After a TimeoutError call it again to
         go on waiting.
@@ -329,15 +331,17 @@ class ActorPool:
     def upcoming(self) -> Trajectory | None:
         """Return the batch that the next `collect` will return, if it is complete: as views that live until then.
 
-        From any thread; assigns nothing. It is None with `max_policy_lag` 0, and above 1, where `collect` chooses the
-        next batch.
+        Any thread may call it; it assigns nothing. The result is None with `max_policy_lag` 0, and above 1, where
+        `collect` chooses the next batch.
         """
         with self._group.lock:
             index = self._schedule.upcoming()
             return None if index is None or not self._trajectories else self._trajectories[index]
 
     def blank_trajectory(self) -> Trajectory:
-        """Return a batch as `collect` does, but all zeros, with each step an episode: to compile an update with."""
+        """Return a batch of zeros, shaped as by `collect`, in which each step is an episode. It serves to compile an
+        update.
+        """
         block = self._trajectories[0]
         zeros: dict[str, Any] = {
             name: None if field is None else map_leaves(np.zeros_like, field) for name, field in block._asdict().items()
@@ -380,7 +384,7 @@ class ActorPool:
                 raveled into one float32 vector, as `learner.flat_weights()` returns it.
 
         Raises:
-            ValueError: Their number or a shape is another than the network's, or they aren't finite.
+            ValueError: Their number or a shape differs from the network's, or they aren't finite.
             ActorError: An actor has failed since the last `collect()`.
         """
         self._check_process()

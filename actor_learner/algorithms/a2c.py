@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class A2C(ActorCritic):
     """Advantage actor-critic (arXiv:1602.01783, synchronous): one gradient step on each whole batch.
 
-    Defaults are SB3's: learning rate 7e-4, gamma .99, lambda 1, vf .5, ent 0, gradient norm .5, no advantage
-    normalization, and RMSprop with alpha .99 and epsilon 1e-5 outside the root.
+    Defaults are SB3's: learning rate 7e-4, gamma 0.99, lambda 1, vf 0.5, ent 0, gradient norm 0.5, no advantage
+    normalization, and RMSprop with alpha 0.99 and epsilon 1e-5 outside the root.
     """
 
     learning_rate: Schedule = hyperparameter(7e-4, "step size of the optimizer, or a schedule")

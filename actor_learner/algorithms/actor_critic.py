@@ -30,7 +30,7 @@ class ActorCritic(Algorithm):
     vf_coef: float = hyperparameter(0.5, "weight of the value loss")
     normalize_advantage: bool = hyperparameter(False, "normalize advantages within each minibatch")
     normalize_reward: bool = hyperparameter(False, "divide rewards by the running std of the discounted return")
-    clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound that rewards are clipped to")
+    clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound to which rewards are clipped")
     epochs: int = hyperparameter(1, "passes over each batch")
     minibatch_size: int | None = hyperparameter(None, "rows in a minibatch; none: the whole batch")
 

@@ -60,7 +60,7 @@ class Algorithm(Hyperparameters):
         """Return the fields of minibatches, `[T, B, ...]` each: those of the batch.
 
         batch: The trajectory's fields, `[T, B, ...]` (observations `[T + 1, B, ...]`), with rewards clipped and scaled
-        as `rewards` says, and constants in invalid rows. evaluate: Costs a forward pass of the whole batch.
+            by `rewards`, and constants in invalid rows. evaluate: Costs a forward pass of the whole batch.
         """
         return dict(batch)
 
@@ -72,15 +72,15 @@ class Algorithm(Hyperparameters):
         network's further outputs. minibatch: The fields that `rows` returned, `[N, ...]` each. Those of the batch are
 
         - `observation` and `action`, nested like their spaces, as in a `Trajectory`;
-        - `reward`, clipped and scaled as `rewards` says;
+        - `reward`, clipped and scaled by `rewards`;
         - `terminated`, `truncated` and `valid`: rows that aren't valid must not count;
         - `behaviour_log_prob` and `truncation_value`;
         - `action_mask [N, M]`, only where the environment gives masks.
 
-        `ActorCritic` adds `value` and `target_log_prob` under the weights before the update, `truncation_value` under
-        these weights too, and `advantage` and `return`, or what else `targets` returns. A network with memory learns
-        sequences, side by side in the rows `[steps x sequences]`: then there are also `start [steps, sequences]` and
-        `initial_state`.
+        `ActorCritic` adds `value` and `target_log_prob` under the weights before the update, replaces
+        `truncation_value` by its value under these weights, and adds the fields that `targets` returns, such as
+        `advantage` and `return`. A network with memory learns from sequences, side by side in the rows `[steps x
+        sequences]`. Then there are also `start [steps, sequences]` and `initial_state`.
 
         The distribution of the actions belongs to `parameters`: `al.ActionDistribution` gives log-probabilities and
         divergences from another policy.
@@ -90,7 +90,7 @@ class Algorithm(Hyperparameters):
         """Raise ValueError if the loss doesn't report a metric that the algorithm needs."""
 
     def ends_update(self, metrics: Mapping[str, Tensor]) -> Tensor | None:
-        """Return whether a minibatch with these metrics makes no step and ends the update. None: no minibatch does."""
+        """Return whether a minibatch with these metrics ends the update without a step. None: no minibatch does."""
         return None
 
     def batch_metrics(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:

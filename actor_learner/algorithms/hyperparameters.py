@@ -47,7 +47,7 @@ class Hyperparameters(NamedFields, ABC):
     learning_rate: Schedule = hyperparameter(3e-4, "step size of the optimizer, or a schedule")
     max_grad_norm: float | None = hyperparameter(0.5, "largest global norm of the gradient; none: not clipped")
     optimizer: Optimizer = hyperparameter(
-        None, "adam or rmsprop; none: the algorithm's own; in code also a Keras optimizer to clone, with its own rate"
+        None, "adam or rmsprop; none: the algorithm's own; in Python also a Keras optimizer to clone, with its own rate"
     )
 
     OWNER: ClassVar[str] = "the algorithm"

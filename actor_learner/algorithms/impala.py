@@ -27,18 +27,19 @@ class Impala(ActorCritic):
     Made for `max_policy_lag` above 0. The importance weights are computed before the update; further epochs and
     minibatches reuse them.
 
-    Defaults: learning rate 7e-4, gamma .99, lambda 1, all clips 1, vf .5, ent 0, gradient norm .5 and RMSprop, which
-    equal `A2C` where the actors' weights are the learner's. One clipped step serves policy and value, so where returns
-    are far from 1 `normalize_reward` keeps the value's gradient from crowding out the policy's.
+    Defaults: learning rate 7e-4, gamma 0.99, lambda 1, all clips 1, vf 0.5, ent 0, gradient norm 0.5 and RMSprop, which
+        equal `A2C` if the actors' weights are the learner's. One clipped step serves policy and value. If returns are
+        far from 1, `normalize_reward` keeps the value's gradient from crowding out the policy's.
 
-    Losses are means over valid rows and the value loss is a plain squared error. Published settings, of losses that
-    are sums over N = unroll length x batch size and have a further half in the value loss, become: the same
-    learning rate and entropy cost, `vf_coef` = baseline cost / 2, `max_grad_norm` = theirs / N, and RMSprop's epsilon
-    / N^2 (Keras adds it inside the root, as TensorFlow 1 did; TorchBeast's, outside the root, / N and squared).
+    Losses are means over valid rows, and the value loss is a plain squared error. Published settings are for losses
+    that are sums over N = unroll length x batch size, with a factor of a half in the value loss. To convert them, keep
+    the learning rate and the entropy cost; set `vf_coef` to baseline cost / 2 and `max_grad_norm` to theirs / N. Divide
+    RMSprop's epsilon by N^2, because Keras adds it inside the root, as TensorFlow 1 did. (TorchBeast adds its epsilon
+    outside the root: divide it by N, and square it.)
 
     Example:
-        IMPALA's Atari settings (rate 6e-4, baseline cost .5, entropy cost .01, norm 40, epsilon .1; N = 20 x 32), for
-        `unroll_length=20` and 32 environments. A rate inside an optimizer counts gradient steps, here one an update.
+        IMPALA's Atari settings (rate 6e-4, baseline cost 0.5, entropy cost 0.01, norm 40, epsilon 0.1; N = 20 x 32),
+        for `unroll_length=20` and 32 environments. A rate inside an optimizer counts gradient steps: one an update.
 
         >>> updates = 50_000_000 // (20 * 32)  # 200 million frames, of which four make a step
         >>> rate = keras.optimizers.schedules.PolynomialDecay(6e-4, decay_steps=updates, end_learning_rate=0.0)
@@ -50,10 +51,11 @@ class Impala(ActorCritic):
     gae_lambda: float = hyperparameter(1.0, "V-trace's lambda: trade-off of bias and variance, 0 to 1")
     rho_clip: float | None = hyperparameter(
         1.0,
-        "bound of the importance weights of the value's targets: which policy's value is learned; none: not clipped",
+        "bound of the importance weights of the value's targets; it decides whose value is learned; none: not clipped",
     )
     c_clip: float | None = hyperparameter(
-        1.0, "bound of the importance weights along the trace: how fast it is learned; none: not clipped"
+        1.0,
+        "bound of the importance weights along the trace, which decides the speed of learning; none: not clipped",
     )
     pg_rho_clip: float | None = hyperparameter(
         1.0, "bound of the importance weights of the policy gradient; none: not clipped"

@@ -23,7 +23,7 @@ def adam(learning_rate: float, max_grad_norm: float | None, epsilon: float = 1e-
 
 
 def rmsprop(learning_rate: float, max_grad_norm: float | None) -> keras.Optimizer:
-    """Return torch's RMSprop with alpha .99 and epsilon 1e-5 outside the root, which is Keras's 1e-10 inside it."""
+    """Return torch's RMSprop with alpha 0.99 and epsilon 1e-5 outside the root, which is Keras's 1e-10 inside it."""
     import keras
 
     return keras.optimizers.RMSprop(learning_rate, rho=0.99, epsilon=1e-10, global_clipnorm=_finite(max_grad_norm))

@@ -24,22 +24,23 @@ ADAPTATION_FACTOR = 1.5
 class PPO(ActorCritic):
     """Proximal policy optimization with the clipped objective (arXiv:1707.06347, eq. 7 and 9).
 
-    Defaults are SB3's: learning rate 3e-4, gamma .99, lambda .95, clip .2, ent 0, vf .5, gradient norm .5, 10 epochs of
-    minibatches of 64, advantages normalized within each minibatch.
+    Defaults are SB3's: learning rate 3e-4, gamma 0.99, lambda 0.95, clip 0.2, ent 0, vf 0.5, gradient norm 0.5, 10
+    epochs of minibatches of 64, advantages normalized within each minibatch.
 
-    `target_kl` and `desired_kl` use `update_kl`, which is reported if one of them is set: `approx_kl`, but against the
-    policy before the update. On-policy the two are the same. With `max_policy_lag` above 0, `approx_kl` also contains
-    the actors' lag, which neither a shorter update nor another learning rate changes.
+    `target_kl` and `desired_kl` use `update_kl`, which is reported if one of them is set. It is `approx_kl` with the
+    policy before the update in place of the policy that acted. On-policy the two are the same. With `max_policy_lag`
+    above 0, `approx_kl` also contains the actors' lag, which neither a shorter update nor another learning rate
+    changes.
     """
 
     clip_range: Schedule = hyperparameter(0.2, "largest rewarded change of the probability ratio, or a schedule")
     clip_range_vf: Schedule | None = hyperparameter(None, "largest change of the value; none: not clipped")
     normalize_advantage: bool = hyperparameter(True, "normalize advantages within each minibatch")
-    target_kl: float | None = hyperparameter(None, "a minibatch with 1.5 x this update_kl ends the update")
+    target_kl: float | None = hyperparameter(None, "end an update at a minibatch whose update_kl exceeds 1.5 x this")
     desired_kl: float | None = hyperparameter(
-        None, "adapt the learning rate after each update to keep update_kl near this; none: don't"
+        None, "adapt the learning rate after each update to keep update_kl near this; none: no adaptation"
     )
-    vtrace: bool = hyperparameter(False, "advantages and returns by V-trace, for actors with older weights")
+    vtrace: bool = hyperparameter(False, "compute advantages and returns by V-trace, for actors with older weights")
     epochs: int = hyperparameter(10, "passes over each batch")
     minibatch_size: int | None = hyperparameter(64, "rows in a minibatch; none: the whole batch")
 
@@ -72,8 +73,8 @@ class PPO(ActorCritic):
     def adapted_learning_rate(self, learning_rate: float, metrics: Mapping[str, float]) -> float | None:
         """Divide the rate by 1.5 where update_kl is above twice `desired_kl`, multiply it by 1.5 below half of it.
 
-        As in RSL-RL and rl_games, within 1e-5 and 1e-2, but once an update: update_kl is the mean over the update's
-        minibatches.
+        The rate stays within 1e-5 and 1e-2. This is as in RSL-RL and rl_games, but once an update: update_kl is the
+        mean over the update's minibatches.
         """
         measure = divergence_metric(metrics)
         if self.desired_kl is None or measure is None:
@@ -94,7 +95,7 @@ class PPO(ActorCritic):
         """Return `advantage` and `return`, each `[T, B]`, by GAE or V-trace; at lag 0 the two are the same.
 
         The ratio in the loss is against the behaviour policy, so it is the action's importance weight. The advantage
-        therefore comes without that weight, which Sample Factory's APPO applies twice.
+        therefore doesn't contain that weight; Sample Factory's APPO applies it twice.
         """
         if not self.vtrace:
             return super().targets(batch, value)

@@ -72,7 +72,7 @@ class Roof(NamedTuple):
 
 
 class Prospect(NamedTuple):
-    """A change, and the expected gain of steps per second: .38 is +38%."""
+    """A change, and the expected gain of steps per second: 0.38 is +38%."""
 
     change: str
     gain: float

@@ -25,8 +25,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     A batch is an update; the argument `batch` counts from 0 within an epoch, `logs["updates"]` over the whole run.
     `logs` carry the metrics of metrics.jsonl. `self.model` is the network, and `self.model.stop_training = True` ends
-    the run after the current update. `self.actors.call("set_difficulty", 3)`
-    calls a method of every environment.
+    the run after the current update. `self.actors.call("set_difficulty", 3)` calls a method of every environment.
 
     A callback that names metrics in `reports` may put them into the `logs` of `on_train_batch_end`. They go to
     metrics.jsonl and to the `logs` of that epoch's end, and other callbacks may monitor them. A dict also names the

@@ -20,10 +20,10 @@ from actor_learner.system.fields import check_count
 class Evaluate(Callback):
     """Plays episodes every `every_steps` env steps, and after the last update, with the current weights.
 
-    It has its own environments and random numbers, and plays the same episodes each time. Training waits meanwhile.
-    The metrics `evaluation/return_mean`, `evaluation/return_std` and `evaluation/length_mean` go to the update's row of
-    metrics.jsonl, to its `logs` for every other callback, and to those of that epoch's end. An epoch without evaluation
-    doesn't count for `EarlyStopping` and the like. With `SwapEMAWeights` the averages play.
+    The callback has its own environments and random numbers, and plays the same episodes each time. Training waits
+    meanwhile. The metrics `evaluation/return_mean`, `evaluation/return_std` and `evaluation/length_mean` go to the
+    update's row of metrics.jsonl, to its `logs` for every other callback, and to those of that epoch's end. An epoch
+    without evaluation doesn't count for `EarlyStopping` and the like. With `SwapEMAWeights`, the averaged weights play.
 
     Args:
         every_steps: Env steps between two evaluations.
@@ -31,11 +31,11 @@ class Evaluate(Callback):
         episodes: Number of episodes in one evaluation.
         env_kwargs: Keyword arguments of the environment; by default those of the run, if the environment is the run's.
         seed: Seeds the environments, and the actions with `deterministic=False`.
-        deterministic: Take the most probable action; else sample.
+        deterministic: Take the most probable action; otherwise sample.
         max_episode_steps: As for `evaluate`.
         video: Number of episodes that are recorded as well, in `videos/<env steps>` of the run's directory.
         name: Prefix of the metrics' names, to tell two such callbacks apart.
-        wrappers: As for `train`; by default the run's, around another environment too; `()` for none.
+        wrappers: As for `train`; by default the run's, also around another environment; `()` for none.
         wrapper_kwargs: Keyword arguments of these wrappers.
 
     Raises:

@@ -28,8 +28,8 @@ class MemoryLimit(Callback):
     "pause" waits, checking each second, until the memory is below the limit again. After `pause_minutes` the run is
     saved and ends. "checkpoint_and_stop" ends it after the current update. "restart_actors" replaces as many of the
     largest actors as needed: for environments that leak. If replacing all of them doesn't help, the run is saved and
-    ends. "shrink_buffer" lets a replay buffer forget its oldest env steps, but for a tenth of its first size, or a
-    batch; if that doesn't help, the run is saved and ends.
+    ends. "shrink_buffer" lets a replay buffer forget its oldest env steps, and keeps at least a tenth of its first
+    size, or a batch. If that doesn't help, the run is saved and ends.
 
     Args:
         gigabytes: The limit, in 10^9 bytes.
@@ -38,7 +38,7 @@ class MemoryLimit(Callback):
         pause_minutes: The longest pause.
 
     Raises:
-        ValueError: An argument can't be used; or, when training begins, more is in use already.
+        ValueError: An argument can't be used; or, when training begins, the memory in use is above the limit.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ class StopOnReturn(Callback):
 
     Args:
         threshold: The return to reach.
-        episodes: The least number of finished episodes for which `episode_return`, the mean of the last 100, counts.
+        episodes: Number of finished episodes from which on `episode_return`, the mean of the last 100, counts.
         monitor: "episode_return", or another metric to maximize, such as Evaluate's "evaluation/return_mean".
 
     Raises:

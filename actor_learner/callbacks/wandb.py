@@ -14,8 +14,8 @@ class WandB(Callback):
 
     Args:
         project: Name of the project there.
-        settings: Further arguments of `wandb.init`, for instance `mode="offline"`, `name`, `group`; by default the name
-            is that of the run's directory, where wandb's own files go as well.
+        settings: Further arguments of `wandb.init`, for instance `mode="offline"`, `name`, `group`. The default name is
+            that of the run's directory; wandb's own files are written there, too.
 
     Raises:
         ImportError: wandb isn't installed.

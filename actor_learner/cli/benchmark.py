@@ -51,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     )
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON object")
-    group.add_argument("--output", metavar="PICTURE", help="draw what each process does over time; .svg, .png or .pdf")
-    group.add_argument("--trace", metavar="FILE", help="write the same as a trace for Perfetto or chrome://tracing")
+    group.add_argument("--output", metavar="PICTURE", help="draw the timeline of each process; .svg, .png or .pdf")
+    group.add_argument("--trace", metavar="FILE", help="write the timeline as a trace for Perfetto or chrome://tracing")
     # This machine is measured, and nothing is recorded.
     others = [f.name for f in dataclasses.fields(TrainConfig) if f.metadata["owner"] in ("cluster", "run")]
     add_config_flags(parser, {}, named_before(argv, "--algorithm")[1], ("env", *others))

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     group.add_argument("--wrappers", metavar="MODULE:CLASS,...", help=wrappers)
     wrapper_kwargs = "keyword arguments of the wrappers, by class name"
     group.add_argument("--wrapper-kwargs", type=json_object, metavar="JSON", help=wrapper_kwargs)
-    limit = "cut off episodes after so many steps (default: where the environment ends them)"
+    limit = "cut off episodes after this number of steps (default: the environment ends them)"
     group.add_argument("--max-episode-steps", type=converter(int), metavar="STEPS", help=limit)
     group = parser.add_argument_group("output")
     group.add_argument("--table", action="store_true", help="print a line for each episode")

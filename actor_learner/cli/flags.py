@@ -82,7 +82,7 @@ def add_config_flags(
     title = f"{algorithm.__name__} (--algorithm NAME --help lists another algorithm's)"
     hyperparameters = parser.add_argument_group(title)
     groups["network"] = parser.add_argument_group("network")
-    preset = "take the settings of this environment's preset; none: of no preset (default: ENV's preset)"
+    preset = "use the settings of this environment's preset; none: no preset (default: ENV's preset)"
     groups["algorithm"].add_argument("--preset", metavar="NAME", help=preset)
     hints = typing.get_type_hints(TrainConfig)
     for field in fields:

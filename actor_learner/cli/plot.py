@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.add_argument("--output", default="curve.png", metavar="FILE", help=".png, .svg, .pdf (default: curve.png)")
     metric = "metrics of metrics.jsonl (default: episode_return)"
     parser.add_argument("--metric", type=_names, default=("episode_return",), metavar="NAME,NAME", help=metric)
-    parser.add_argument("--x", choices=_AXES, default="steps", help="what the x-axis counts (default: steps)")
+    parser.add_argument("--x", choices=_AXES, default="steps", help="unit of the x-axis (default: steps)")
     parser.add_argument(
         "--group-by",
         type=_names,

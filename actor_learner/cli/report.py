@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 HELP = "describe a run in one HTML file"
-DESCRIPTION = "Writes one HTML file about a run: curves, where the time went, what happened, how to repeat it."
+DESCRIPTION = "Writes one HTML file about a run: curves, shares of time, events, and the command that repeats it."
 
 
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:

@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     groups["run"].add_argument("--resume", metavar="RUN_DIR", help=resume)
     groups["run"].add_argument("--config", metavar="FILE", help=config)
     groups["run"].add_argument("--print-config", action="store_true", help=print_config)
-    callback = "a function without arguments that returns a Keras callback; may be repeated; none: of those recorded"
+    callback = (
+        "a function without arguments that returns a Keras callback; may be repeated; none: no recorded callbacks"
+    )
     options: dict[str, Any] = {"action": "append", "dest": "callbacks", "default": argparse.SUPPRESS}
     groups["run"].add_argument("--callback", metavar="MODULE:NAME", help=callback, **options)
     add_config_flags(parser, groups, algorithm)

@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
 HELP = "find the fastest setting for this machine"
 DESCRIPTION = (
-    "Measures settings of num_actors, envs_per_actor, max_policy_lag (0 and 1), learner_threads and, for the best of "
-    "them, acting on this machine, "
-    "the better half longer and longer, and writes the fastest into a config file. The number of environments and all "
-    "hyperparameters stay as they are; flags set them, as for train. --max-policy-lag and --learner-threads fix that "
-    "setting."
+    "Measures settings of num_actors, envs_per_actor, max_policy_lag (0 and 1) and learner_threads on this machine, "
+    "and acting for the best of them. Each round measures the better half for longer. The fastest setting is written "
+    "into a config file. The number of environments and all hyperparameters don't change; flags set them, as for "
+    "train. --max-policy-lag and --learner-threads fix that setting."
 )
 USAGE = "actor-learner tune [ENV] [--budget SECONDS] [--FLAG VALUE ...]"
 

@@ -108,53 +108,53 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         sequence_length: env steps of the sequences from which a network with memory learns; None: whole unrolls, or
             the longest equal parts of them that a minibatch holds. Gradients don't teach the policy to remember
             events older than one sequence.
-        burn_in: first rows of each sequence that have no loss: they bring the state up to date.
-        learner_threads: cores that the learner computes on, fixed once the backend has started; None: at the command
-            line all in lock-step, else those that the actors leave; in Python the backend's own setting.
+        burn_in: first rows of each sequence without a loss, which only bring the state up to date.
+        learner_threads: cores for the learner, fixed once the backend has started; None: at the command line all cores
+            in lock-step, otherwise those that the actors leave; in Python the backend's own setting.
         seed: seed of networks, environments, sampling and shuffling.
-        devices: GPUs that share each update, by the columns of a batch; above 1 on JAX only.
-        backend: backend that Keras runs on, fixed once it is imported: "tensorflow" or "jax"; None: KERAS_BACKEND, else
-            "tensorflow".
-        run_dir: directory of the run; None: runs/<env>/<algorithm>-<seed>-<n>, n free.
-        overwrite: replace the run that `run_dir` holds.
-        init_from: run whose weights, of critics too, and statistics (of observations and of scaled rewards) to start
-            from; optimizer, counters and replay buffer are new.
-        init_from_count: most observations that those statistics count as; None: their own number.
-        init_buffer: folder of a replay buffer to begin with, such as demonstrations: of `ReplayBuffer.save`, or a
-            checkpoint's. It takes the algorithm's `buffer_size`.
+        devices: GPUs that share each update, each with a part of the batch's columns; above 1 only on JAX.
+        backend: "tensorflow" or "jax", the backend of Keras, fixed once Keras is imported; None: KERAS_BACKEND,
+            otherwise "tensorflow".
+        run_dir: directory of the run; None: runs/<env>/<algorithm>-<seed>-<n>, with the first free n.
+        overwrite: replace the run in `run_dir`.
+        init_from: run to start from: its weights, also of critics, and its statistics of observations and of scaled
+            rewards. Optimizer, counters and replay buffer are new.
+        init_from_count: largest weight of those statistics, in observations; None: their own number.
+        init_buffer: folder of a replay buffer to begin with, such as demonstrations. `ReplayBuffer.save` or a
+            checkpoint wrote it. The buffer gets the algorithm's `buffer_size`.
         updates_per_epoch: updates between two calls of a callback's `on_epoch_end`; None: a hundredth of all.
-        checkpoint_minutes: minutes between checkpoints, the first after the first update; None: not by time.
+        checkpoint_minutes: minutes between checkpoints; the first follows the first update; None: not by time.
         checkpoint_updates: updates between checkpoints; None: not by updates. The end of a run always writes one.
-        keep_checkpoints: newest checkpoints to keep, beside the best ones and milestones.
-        keep_best_checkpoints: best checkpoints to keep: the last ones whose return was the highest so far.
-        checkpoint_buffer: whether checkpoints hold the replay buffer; without it, a resumed run first fills a tenth of
-            it anew, with the loaded policy.
+        keep_checkpoints: number of newest checkpoints to keep, beside the best ones and milestones.
+        keep_best_checkpoints: number of best checkpoints to keep: the last ones whose return was the highest so far.
+        checkpoint_buffer: whether checkpoints hold the replay buffer. Without it, a resumed run first fills a tenth of
+            a buffer with the loaded policy.
         milestone_steps: env steps between checkpoints that are kept forever; None: no milestones.
-        max_undone_updates: updates in a row that end the run if all were undone, because they weren't finite.
+        max_undone_updates: number of undone updates in a row that ends the run; an update is undone if it isn't finite.
         undone_rate_factor: factor on the learning rate after each undone update.
         tensorboard: write TensorBoard's event files into the run's directory.
         histogram_updates: updates between histograms of the weights in the event files; None: no histograms.
         quiet: print no progress.
         verbose: print a line for every update, and the run's log.
-        hidden_sizes: sizes of the default network's hidden layers, for vectors, and of default critics; None: 64,64, or
-            256,256 with a replay buffer.
-        activation: Keras's name of the hidden layers' activation; None: tanh, or relu with a replay buffer.
-        orthogonal_init: orthogonal initialization as in SB3's PPO, else uniform by fan-in; None: orthogonal, but with a
-            replay buffer.
+        hidden_sizes: sizes of the hidden layers for vectors, in the default network and default critics; None: 64,64,
+            or 256,256 with a replay buffer.
+        activation: activation of the hidden layers, by Keras's name; None: tanh, or relu with a replay buffer.
+        orthogonal_init: orthogonal initialization as in SB3's PPO, otherwise uniform by fan-in; None: orthogonal,
+            except with a replay buffer.
         initial_log_std: logarithm of the initial standard deviation of Box actions.
-        image_network: default network for images: "nature", "impala" or "small"; "auto": nature from 36 x 36 pixels
-            on, else small from 4 x 4 on; smaller ones are vectors.
-        channel_axis: axis of an image's channels where that is ambiguous: a frame's first or last, counted in the whole
-            shape, a stack of frames included.
+        image_network: default network for images: "nature", "impala" or "small". "auto": nature from 36 x 36 pixels
+            on, small from 4 x 4 on; below, images are vectors.
+        channel_axis: axis of an image's channels, if it is ambiguous: a frame's first or last axis. It is counted in
+            the whole shape, including the axis of stacked frames.
         normalize_observation: normalize observations by running statistics, inside the network.
         distribution: distribution of Box actions: "gaussian", clipped to the bounds, or "squashed" into them by tanh.
-        noise_hold: env steps for which an environment keeps its draw of exploration noise; above 1, that biases the
-            policy gradient.
-        memory: memory behind the default network's hidden layers, which policy and value then share: "lstm", "gru" or
-            "attention" (over the last 32 steps); None: no memory.
+        noise_hold: env steps for which an environment keeps its exploration noise. Above 1, this biases the policy
+            gradient.
+        memory: memory behind the hidden layers of the default network: "lstm", "gru" or "attention" (over the last 32
+            steps). Policy and value then share both. None: no memory.
         memory_size: units of the memory.
-        precision: precision that the network's layers compute in, over weights in float32: "float32", "bfloat16" or
-            "float16"; None: as Keras's dtype policy says.
+        precision: precision of the computations in the network's layers: "float32", "bfloat16" or "float16". Weights
+            are float32. None: by Keras's dtype policy.
         network: keras.Model, or callable(observation_space, action_space) -> keras.Model, in place of the default.
         critics: callable(observation_space, action_space) -> keras.Model, called for each critic, in place of
             `default_critic`.
@@ -179,7 +179,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         1,
         "actors",
         effect="pace",
-        help="cores that the learner computes on; default: all with lag 0, else those that actors leave",
+        help="cores for the learner; default: all with lag 0, otherwise those that the actors leave",
     )
     seed: int = setting(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1), owner="learner")
     devices: int = count(1, 1, owner="learner")

@@ -34,7 +34,7 @@ PRESETS = _read_presets()
 def preset(env: str, **changes: Any) -> TrainConfig:
     """Return the preset for `env`, with `changes` to fields of the config or of its algorithm, flat.
 
-    Keys of `env_kwargs` are changed one by one; the others keep what the preset says.
+    Keys of `env_kwargs` are changed one by one; the others keep the preset's values.
 
     `algorithm` may be a name ("a2c"), which takes that algorithm's preset, or an instance, which is used as it is, with
     the preset's other fields. A `network` or `init_from` replaces the preset's settings of the default network.

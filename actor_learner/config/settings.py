@@ -133,24 +133,26 @@ class PoolSettings:
             stepped one by one.
         wrapper_kwargs: keyword arguments of the wrappers, by class name: {"TimeLimit": {"max_episode_steps": 50}}, or
             (in Python) a dict for each wrapper.
-        autoreset_mode: mode of a vector environment that names none: "next_step", "same_step" or "disabled".
+        autoreset_mode: autoreset mode of a vector environment that doesn't declare one: "next_step", "same_step" or
+            "disabled".
         info_keys: entries of the last step's `info` to report, as the metrics `episode/<key>`.
-        num_actors: actor processes; 0 steps the environments in this process, for debuggers.
+        num_actors: number of actor processes; 0 steps the environments in this process, for debuggers.
         envs_per_actor: environments of each actor; None: 8, or its share of `num_envs`.
         num_envs: environments of all actors together, split as evenly as possible; None: `envs_per_actor` for each.
         unroll_length: env steps of each environment in a batch; T in `[T, B]`.
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
             on weights at most n versions old (see `ActorPool`).
         acting: "actors": each actor runs the policy on its core; "device": the learner's device runs it, in one call
-            for half of the environments, which suits networks that are too large for a core.
-        ray_address: Ray cluster whose machines run the actors, beside this one: "auto" or "host:port"; None: this one.
-        actors_per_host: actors of each of the cluster's machines; None: as many as it has free CPUs.
-        ray_wait: seconds to wait until the cluster has a free CPU for each actor, then refuse; None: start at once.
+            for half of the environments. The latter suits networks that are too large for a core.
+        ray_address: Ray cluster whose machines run the actors, with this one: "auto" or "host:port"; None: only this
+            machine.
+        actors_per_host: actors on each machine of the cluster; None: one for each of its free CPUs.
+        ray_wait: seconds to wait for a free CPU for each actor, before the run refuses; None: start at once.
         seed: seed of environments, actions and the default network.
         device: "auto" uses a GPU if the backend sees one; "gpu" requires one; "cpu".
-        on_env_error: after an exception in an environment, "restart" replaces its actor, "raise" ends the run.
-        max_restarts: most actors to replace in a run; the next failure ends it with the cause.
-        actor_timeout: seconds without a sign of life until an actor is replaced; longer than any env step.
+        on_env_error: after an exception in an environment, "restart" replaces its actor, and "raise" ends the run.
+        max_restarts: largest number of replaced actors in a run; the next failure ends the run with its cause.
+        actor_timeout: seconds without a sign of life until an actor is replaced; must be longer than any env step.
         start_timeout: seconds for an actor to start, and to make and reset its environments.
     """
 
@@ -171,7 +173,7 @@ class PoolSettings:
     info_keys: tuple[str, ...] = setting(("is_success",), "environment", check=_info_keys, effect="none")
     num_actors: int = count(2, 0, "actors", effect="pace", alias="--num-workers")
     envs_per_actor: int | None = count(
-        None, 1, "actors", effect="pace", help="environments of each actor; default: 8, or as num_envs says"
+        None, 1, "actors", effect="pace", help="environments of each actor; default: 8, or a share of num_envs"
     )
     num_envs: int | None = count(
         None,
@@ -185,7 +187,7 @@ class PoolSettings:
         0,
         0,
         "actors",
-        help="0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely",
+        help="0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely",
     )
     acting: Literal["actors", "device"] = choice(ACTING, "actors", effect="none")
     ray_address: str | None = setting(

@@ -59,28 +59,29 @@ class Learner:
     Args:
         network: a Keras model that keeps the network contract (see `actor_learner.networks.contract`).
         algorithm: hyperparameters and loss, for instance `al.PPO()`.
-        action_space: the Gymnasium space that `parameters` describe a distribution over.
-        total_steps: env steps of the whole run; needed by schedules of what remains.
-        seed: of the order in which rows enter minibatches.
-        device: "cpu", "gpu" or "auto" (a GPU where the backend sees one).
-        devices: how many of these share each update, on JAX only: each has as many columns of a batch, and a part of
-            each minibatch, from its own columns. Gradients, metrics and statistics are of all. Where `jax.distributed`
-            joins processes, those of all of them; each process passes batches of its own, of one size.
+        action_space: the Gymnasium space of actions, whose distribution `parameters` describe.
+        total_steps: env steps of the whole run; schedules of the remaining progress need it.
+        seed: seed of the order in which rows enter minibatches.
+        device: "cpu", "gpu" or "auto" (a GPU if the backend sees one).
+        devices: number of devices that share each update, on JAX only. Each has the same number of columns of a batch,
+            and takes its part of each minibatch from them. Gradients, metrics and statistics are those of all devices.
+            If `jax.distributed` joins processes, the number counts the devices of all; each process passes its own
+            batches, all of one size.
         sequence_length: env steps of the sequences from which a network with memory learns, beginning with the states
             before the update. None: whole columns, or the longest equal parts that a minibatch holds. It must divide
             the batch's steps.
-        burn_in: rows at the beginning of each sequence that bring the state up to date and have no loss.
+        burn_in: rows at the beginning of each sequence without a loss, which only bring the state up to date.
         observation_space: the Gymnasium space of observations, which an off-policy algorithm needs.
-        critics: callable(observation_space, action_space) -> keras.Model, for an algorithm that has critics; called for
-            each. A model takes (observation, action `[N, d]`, within -1 and 1) to a value `[N, 1]`. None:
+        critics: callable(observation_space, action_space) -> keras.Model, for an algorithm with critics; called once
+            for each. A model maps (observation, action `[N, d]`, within -1 and 1) to a value `[N, 1]`. None:
             `default_critic`.
         buffer: the replay buffer of an off-policy algorithm, which may hold rows already; None: a new one.
         return_statistics: mean, variance and count of the discounted returns to start from, with `normalize_reward`.
 
     Raises:
-        ValueError: a schedule without `total_steps`, an unknown device, "gpu" without one, more devices than there are
-            or than `minibatch_size` can be shared by, an optimizer that can't be wrapped for a network that computes
-            in float16.
+        ValueError: a schedule has no `total_steps`; the device is unknown; "gpu" finds no GPU; there are fewer devices,
+            or `minibatch_size` can't be shared by so many; or the optimizer can't be wrapped for a network that
+            computes in float16.
     """
 
     algorithm: Any
@@ -196,17 +197,17 @@ class Learner:
         return self._read_vector
 
     def update(self, trajectory: Trajectory, *, on_policy: Any = False) -> dict[str, float]:
-        """Update once from a batch. Returns metrics, without those that have no value this time.
+        """Update once from a batch. Returns metrics, without those that have no value in this update.
 
         The first batch of a network with `ObservationNormalization` only sets its statistics.
 
         An update is undone if a metric, a weight, a variable of the optimizer, a statistic, or an output of the new
-        network for some of the rows is NaN or infinite: network, optimizer and learner are then as they were before,
-        and the metrics are those of the attempt, with "undone": 1.0 among them. `not_finite` names the metrics and
-        parts ("weights", "optimizer", "statistics", "outputs"). There are no new weights to publish then.
+        network for some of the rows is NaN or infinite. Network, optimizer and learner are then as before the update,
+        and there are no new weights to publish. The metrics are those of the attempt, with "undone": 1.0. `not_finite`
+        names the metrics and parts ("weights", "optimizer", "statistics", "outputs").
 
-        on_policy: True, or bool `[B]` for each column, where the present weights chose the actions. In mixed precision,
-            their log-probabilities are then taken from the network itself: actors compute them in float32.
+        on_policy: True if the present weights chose the actions, or bool `[B]` for each column. In mixed precision, the
+            learner then computes their log-probabilities itself, because the actors' are computed in float32.
 
         Raises:
             ValueError: a batch that doesn't fit the network, one without a valid row, or layers whose `trainable` was
@@ -238,9 +239,9 @@ class Learner:
         return result
 
     def prefetch(self, trajectory: Trajectory) -> None:
-        """Copy a batch to the device. If the next update to begin is of this batch, it takes these copies.
+        """Copy a batch to the device. If the next update is of this batch, it uses the copy.
 
-        Call it in another thread while `update` runs (`begun` counts the updates that have begun); it must return
+        Call it in another thread while `update` runs (`begun` counts the updates that have begun). It must return
         before the next update begins. Nothing is learned.
 
         Raises:
@@ -275,9 +276,9 @@ class Learner:
             ) from error
 
     def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
-        """Return the names of the metrics that `update` gives for such a batch, whose values don't matter.
+        """Return the names of the metrics that `update` gives for such a batch; the batch's values don't matter.
 
-        Nothing is learned. The graph that is traced for it is the one that `update` runs later.
+        Nothing is learned. `update` later runs the graph that is traced here.
         """
         trajectory, update, compiled = self._prepare(trajectory)
         order = self._no_order(trajectory.valid)
@@ -336,18 +337,18 @@ class Learner:
         devices: int = 1,
         critics: Callable[[Any, Any], keras.Model] | None = None,
     ) -> Learner:
-        """Return the learner that `save` wrote: its next update is what the saved one's would have been.
+        """Return the learner that `save` wrote. Its next update equals the saved learner's next update.
 
         Args:
             directory: where it was saved.
-            algorithm: needed where hyperparameters were callables or objects, or the class isn't of this package.
-            network: needed where Keras couldn't save the network whole; gets the weights.
+            algorithm: needed if hyperparameters were callables or objects, or the class isn't part of this package.
+            network: needed if Keras couldn't save the network whole; it gets the weights.
             device: as for `Learner`.
-            devices: as for `Learner`; another number than the saved learner's takes rows in another order.
-            critics: needed where Keras couldn't save them whole.
+            devices: as for `Learner`; with another number than the saved learner's, rows are taken in another order.
+            critics: needed if Keras couldn't save them whole.
 
         Raises:
-            ValueError: no learner there, one that was damaged, or one of the above is needed.
+            ValueError: the directory holds no learner, or a damaged one, or one of the above arguments is needed.
         """
         saved = read_learner(directory, algorithm=algorithm, network=network, critics=critics)
         loaded = iter(saved.critics)

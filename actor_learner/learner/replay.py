@@ -46,7 +46,7 @@ _MAX_BATCHES = 4
 
 _MORE_OPERATIONS = 8
 """A gradient step here dispatches more operations than one of an actor-critic, whose limit for XLA is known: measured
-for SAC, XLA takes .91 of TensorFlow's time with layers of 256 units, as much with 400, 1.08 with 512."""
+for SAC, XLA takes 0.91 of TensorFlow's time with layers of 256 units, as much with 400, 1.08 with 512."""
 
 _BYTES_OF_A_UNIT = 8
 """At least, while a minibatch is learned: of its value and of its gradient."""
@@ -56,10 +56,10 @@ _MAX_BYTES = 2**25
 
 
 class ReplayLearner(Learner):
-    """What `al.Learner` returns for an off-policy algorithm.
+    """The learner of an off-policy algorithm, which `al.Learner` returns.
 
-    `update` adds a batch to the buffer, then takes as many gradient steps as its env steps are due
-    (`updates_per_step`), in calls of up to 64 that return nothing to Python in between.
+    `update` adds a batch to the buffer, then takes the gradient steps that are due for its env steps
+    (`updates_per_step`). One compiled call takes up to 64 of them.
     """
 
     algorithm: OffPolicy
@@ -100,7 +100,7 @@ class ReplayLearner(Learner):
             contract.set_epsilon(network, algorithm.epsilon(0, 1.0))
 
     def use_buffer(self, buffer: Any) -> None:
-        """Take a buffer, which may hold rows already. Raises ValueError where it isn't as the algorithm has it."""
+        """Take a buffer, which may hold rows already. Raises ValueError if its settings differ from the algorithm's."""
         if not isinstance(buffer, ReplayBuffer):
             raise refusal("buffer", "an al.ReplayBuffer", buffer)
         spaces = self.spaces
@@ -158,16 +158,16 @@ class ReplayLearner(Learner):
     def update(self, trajectory: Trajectory, *, on_policy: Any = False) -> dict[str, float]:
         """Add a batch to the buffer, then take the gradient steps that are due. Returns metrics.
 
-        There are none of the losses before `learning_starts`. Metrics are means over these steps. `gradient_steps`
-        counts all so far, `gradient_steps_owed` what isn't taken yet of those that env steps were due.
+        Metrics are means over these steps; before `learning_starts` there are no losses. `gradient_steps` counts all
+        steps so far, and `gradient_steps_owed` the due steps that aren't taken yet.
 
         If a metric, a weight, a variable of an optimizer, a target, a statistic of observations, or an output of the
-        new network is NaN or infinite, all of the update's steps are undone, and are due again with the next batch.
-        The batch's env steps count. Its rows stay in the buffer, unless its observations, or the error of one of its
-        rows, aren't finite; older columns leave it for such an error, too. "undone": 1.0 is among the metrics then, and
-        `not_finite` names what it was.
+        new network is NaN or infinite, all of the update's steps are undone, and are due again with the next batch. The
+        batch's env steps count. Its rows stay in the buffer, unless its observations, or the error of one of its rows,
+        aren't finite. Older columns with such an error leave the buffer, too. The metrics then have "undone": 1.0, and
+        `not_finite` names the parts.
 
-        on_policy: without effect.
+        on_policy: has no effect.
 
         Raises:
             ValueError: a batch that doesn't fit the spaces, one without a valid row, or layers whose `trainable` was
@@ -348,7 +348,7 @@ class ReplayLearner(Learner):
         return [self.network, *self.critics]
 
     def prefetch(self, trajectory: Trajectory) -> None:
-        """Do nothing: the rows that are learned are drawn when the batch is there."""
+        """Do nothing, because rows are drawn only after the batch is in the buffer."""
 
     def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
         update, compiled, buffer = self._prepare_replay(trajectory)
@@ -443,9 +443,9 @@ class ReplayLearner(Learner):
         return {f"{name}/{index}": variable for name, group in groups.items() for index, variable in enumerate(group)}
 
     def start_from(self, variables: Mapping[str, Array]) -> None:
-        """Take what the algorithm of another learner trained beside models (`read_variables`), if this one trains it.
+        """Take the variables that another algorithm trained beside models (`read_variables`), if this one trains them.
 
-        An algorithm that names first values of its own keeps them.
+        An algorithm that was given first values keeps them.
         """
         own = {f"variables/{index}": one for index, one in enumerate(self._build_models().variables.values())}
         if self.algorithm.inherits_variables and own.keys() == variables.keys():

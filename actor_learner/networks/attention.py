@@ -26,17 +26,17 @@ _HIDDEN_FACTOR = 2  # of the hidden layer, relative to the block
 class AttentionMemory(Memory):
     """A transformer block over this step and the last `window` ones of the episode: `[N, F]` -> `[N, size]`.
 
-    Layer normalization before attention and before the dense layers; learned gates let each begin as nearly nothing,
-    after GTrXL (arXiv:1910.06764). A bias for each head and age stands for positions. The state holds keys and values
-    of the window, so that a step costs one query.
+    Layer normalization comes before attention and before the dense layers. At first, learned gates let almost nothing
+    of both through, as in GTrXL (arXiv:1910.06764). A bias for each head and age encodes positions. The state holds
+    keys and values of the window, so that a step costs one query.
 
     Args:
-        window: Steps that are remembered. What is older is forgotten.
+        window: Number of steps that are remembered; older steps are forgotten.
         heads: Heads of attention, which share `size`.
         size: Columns of the output.
-        seed: Of the first weights; None: Keras's.
+        seed: Seed of the first weights; None: Keras's.
 
-    Raises ValueError for sizes that can't be.
+        Raises ValueError for impossible sizes.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class AttentionMemory(Memory):
         self.second_gate = weight("second_gate", size, initializer=gate)
 
     def initial_state(self, rows: Any) -> State:
-        """Return keys and values `[rows, window, 2 size]`, and how many of them count `[rows, 1]`: zeros."""
+        """Return zeros: keys and values `[rows, window, 2 size]`, and the number of them that count `[rows, 1]`."""
         return ops.zeros((rows, self.window, 2 * self.size)), ops.zeros((rows, 1))
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
@@ -96,9 +96,9 @@ class AttentionMemory(Memory):
         return self._block_output(x, attention), kept
 
     def unroll(self, x: Tensor, state: State, start: Tensor) -> tuple[Tensor, State]:
-        """Return what `Memory.unroll` does, all steps at once.
+        """Return the result of `Memory.unroll`, computed for all steps at once.
 
-        Many steps stand in blocks as long as the window, each of which sees itself and the block before it.
+        Long sequences are split into blocks of the window's length; each block sees itself and the block before it.
         """
         cache, length = state
         steps, rows, _ = x.shape

@@ -63,23 +63,25 @@ def default_network(
 ) -> keras.Model:
     """Return a network for these spaces: separate MLP trunks for policy and value, or a shared trunk for images.
 
-    With `memory` ("lstm", "gru" or "attention") the trunk is shared, too, and `memory_size` units that remember follow.
+    With `memory` ("lstm", "gru" or "attention") the trunk is shared, too, and a memory of `memory_size` units follows.
 
-    Initialization is orthogonal as in SB3 (gain sqrt 2; policy head .01, value head 1), or with `orthogonal_init=False`
-    uniform +-1 / sqrt(fan in) as in torch; biases are 0. An observation is an image if it is uint8 or bool of rank 2
-    (one channel), 3, or 4 (a stack, merged into the channels); smaller than 4 x 4 it is a vector, unless
-    `image_network` names a network. Discrete observations become one-hot vectors. The features of several leaves are
-    joined; if one is an image, they pass a shared MLP of `hidden_sizes`. The features of a single image go straight to
-    the heads.
+    Initialization is orthogonal as in SB3 (gain sqrt 2; policy head 0.01, value head 1). With `orthogonal_init=False`
+    it is uniform +-1 / sqrt(fan in) as in torch. Biases are 0.
 
-    `image_network`: "nature" (from 36 x 36 pixels), "impala", "small", or "auto": nature, or small where it is too big.
+    An observation is an image if it is uint8 or bool of rank 2 (one channel), 3, or 4 (a stack, merged into the
+    channels). Below 4 x 4 pixels it is a vector, unless `image_network` names a network. Discrete observations become
+    one-hot vectors. The features of several leaves are concatenated; if one is an image, they pass a shared MLP of
+    `hidden_sizes`. The features of a single image go straight to the heads.
 
-    With `distribution="greedy"` the parameters are values of actions, and the state's value is the highest; `dueling`
-    adds a trunk for the state's value to them (arXiv:1511.06581, eq. 9), and `epsilon_ladder` is as in
-    `ActionDistribution`. `state_dependent_std` lets the standard
-    deviation of Box actions depend on the observation, as SAC has it, with logarithms between -20 and 2. `action_noise`
-    keeps means of Box actions within their bounds, as TD3 has it, with a fixed standard deviation, in halves of the
-    distance between the bounds. Both leave out the state's value.
+    `image_network`: "nature" (from 36 x 36 pixels), "impala", "small", or "auto": nature, or small for smaller images.
+
+    With `distribution="greedy"` the parameters are values of actions, and the state's value is the highest. `dueling`
+    adds a trunk for the state's value to them (arXiv:1511.06581, eq. 9). `epsilon_ladder` is as in
+    `ActionDistribution`.
+
+    With `state_dependent_std`, the standard deviation of Box actions depends on the observation, as in SAC, with
+    logarithms between -20 and 2. `action_noise` keeps means of Box actions within their bounds, as in TD3, with a fixed
+    standard deviation, in halves of the distance between the bounds. Both leave out the state's value.
 
     Raises ValueError for unsupported spaces or options.
     """
@@ -134,7 +136,7 @@ def default_critic(
     """Return a model of an action's value, from (observation, action) to `[N, 1]`, for algorithms with critics.
 
     The action is `[N, d]`, scaled to -1 and 1. Features of the observation are those of `default_network`; an MLP of
-    `hidden_sizes` follows. The other options are as there.
+    `hidden_sizes` follows. The other options are as for `default_network`.
     """
     size = sum(math.prod(leaf.shape) for leaf in spaces.action_structure(action_space).leaves)
     build = _Builder(observation_space, hidden_sizes, activation, orthogonal_init, image_network, channel_axis, seed)

@@ -27,7 +27,7 @@ class ObservationNormalization(layers.Layer):  # type: ignore[misc]
     """Centres and scales observations by running statistics, and clips them: `[N, ...]` -> float32 within +-10.
 
     The forward pass uses the non-trainable weights `mean` and `scale` (1 / std). `variance` and `count` are kept for
-    `update`, with which the learner merges in each batch after its gradient steps.
+    `update`, which the learner calls with each batch after its gradient steps.
 
     Args:
         leaf: The leaf of a composite observation that this layer normalizes: keys and indices joined by dots, such as
@@ -111,24 +111,24 @@ class LogStd(layers.Layer):  # type: ignore[misc]
 
 @keras.saving.register_keras_serializable(package="actor_learner")
 class ActionDistribution(layers.Layer):  # type: ignore[misc]
-    """Names the distribution of actions, by arguments that are saved with the model: `parameters` stay as they are.
+    """Names the distribution of actions, by arguments that are saved with the model. It doesn't change `parameters`.
 
-    With "greedy", the inputs `[N, n]` are the values of a Discrete space's choices, and the outputs `[N, n + 1]` have
-    the weight `epsilon` beside them: actors take the choice of the highest value, or any with this probability. Assign
-    it, and publish: `layer.epsilon.assign([0.1])`. Policies that are evaluated or served are greedy.
+    With "greedy", the inputs `[N, n]` are the values of a Discrete space's choices. The outputs `[N, n + 1]` are these
+    values and the weight `epsilon`. Actors take the choice of the highest value, or with probability epsilon any
+    choice. To change epsilon, assign it and publish: `layer.epsilon.assign([0.1])`. Policies that are evaluated or
+    served are greedy.
 
     Args:
         distribution: "gaussian" or "squashed", for continuous actions; "greedy", for values of discrete ones.
-        noise_hold: Steps for which an environment keeps its standard-normal draw. Each draw alone is standard normal,
-            but given a state that it led to, held noise isn't centred: above 1, the policy gradient is biased, as
-            gSDE's is (arXiv:2005.05719).
-        epsilon: With "greedy", the first probability of any choice, 0 to 1.
+        noise_hold: Steps for which an environment keeps its standard-normal draw. Above 1, the policy gradient is
+            biased, as gSDE's is (arXiv:2005.05719): held noise isn't centred, given a state that it led to.
+        epsilon: With "greedy", the initial probability of a random choice, 0 to 1.
         epsilon_ladder: With "greedy", environment i of N of a pool explores with probability
-            `epsilon ** (1 + epsilon_ladder * i / (N - 1))` (arXiv:1803.00933, section 4.1: 7, over an epsilon of .4).
+            `epsilon ** (1 + epsilon_ladder * i / (N - 1))` (arXiv:1803.00933, section 4.1: 7, over an epsilon of 0.4).
 
     Raises ValueError for an unknown distribution, or a number out of range.
 
-    Example, in the loss of an algorithm of one's own, with the `parameters` of a reference network:
+    Example, in the loss of a custom algorithm, with the `parameters` of a reference network:
         >>> divergence = al.ActionDistribution().kl_divergence(outputs["parameters"], parameters, action_space)
     """
 
@@ -168,7 +168,7 @@ class ActionDistribution(layers.Layer):  # type: ignore[misc]
     ) -> Tensor:
         """Return KL(p || q) `[N]` in nats, for p of `parameters [N, P]` and q of `other [N, P]`; both have gradients.
 
-        Clipping isn't seen, as in `log_prob`; squashing changes nothing. action_space, action_mask: as for `log_prob`.
+        Clipping is ignored, as in `log_prob`; squashing changes nothing. action_space, action_mask: as for `log_prob`.
 
         Raises ValueError for "greedy" policies, whose probabilities have no gradient.
         """

@@ -28,9 +28,9 @@ class MemoryContractError(ValueError):
 class Memory(layers.Layer):  # type: ignore[misc]
     """The base of layers that remember: `[N, ...]` -> `[N, ...]`, where row i belongs to sequence i.
 
-    A subclass overrides `initial_state` and `step`; else its constructor raises TypeError. All arrays of a state are
-    float32 `[N, ...]`. Actors carry the state from one env step to the next; where an episode starts, it is the initial
-    one. The learner calls `unroll`.
+    A subclass overrides `initial_state` and `step`; otherwise its constructor raises TypeError. All arrays of a state
+    are float32 `[N, ...]`. Actors carry the state from one env step to the next. Where an episode starts, the initial
+    state takes its place. The learner calls `unroll`.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -48,7 +48,9 @@ class Memory(layers.Layer):  # type: ignore[misc]
         raise NotImplementedError
 
     def checked_step(self, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
-        """Return what `step` does. Raises ValueError where that isn't a pair: two rows could be taken for one."""
+        """Return the result of `step`. Raises ValueError if that isn't a pair, because two rows could be taken for
+        one.
+        """
         result = self.step(x, state)
         if not (isinstance(result, (tuple, list)) and len(result) == 2):
             received = f"{type(self).__name__}.step, which returns {type(result).__name__}"
@@ -61,8 +63,9 @@ class Memory(layers.Layer):  # type: ignore[misc]
     def unroll(self, x: Tensor, state: Nest, start: Tensor) -> tuple[Tensor, Nest]:
         """Return outputs `[T, N, ...]` and the last state, as T calls of `step` give them.
 
-        x: `[T, N, ...]`. state: Before the first step. start: `[T, N]`, True where an episode starts with this step,
-        whose state before it is then the initial one. The gradient is that of backpropagation through these T steps.
+        x: `[T, N, ...]`. state: The state before the first step. start: `[T, N]`, True where an episode starts with
+            this step; the state before it is then the initial one. The gradient is that of backpropagation through
+            these T steps.
         """
         initial = self.initial_state(x.shape[1])
 

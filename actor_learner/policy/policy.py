@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 class Policy:
     """Chooses actions with an exported network. A seed gives the same actions in any process.
 
-    `act` takes an environment's observations and returns its actions. `step`, `value` and `to_env` are for writing
+    `act` takes an environment's observations and returns its actions. `step`, `value` and `to_env` serve to write
     Trajectories, which count discrete observations and actions from 0 instead of the space's `start`. All take one
-    observation or a batch of any size and tell them apart by shape; batches of `batch_size` are the fastest. Composite
-    observations and actions are nested like their spaces.
+    observation or a batch of any size, and distinguish them by shape; batches of `batch_size` are the fastest.
+    Composite observations and actions are nested like their spaces.
 
     Actors call `step_leaves`, `value_leaves`, `env_action` and `renew_noise`, which take and return tuples of leaves.
 
@@ -52,9 +52,9 @@ class Policy:
     Args:
         exported: The result of `export_policy` or `ExportedPolicy.load`.
         seed: An int or a `np.random.SeedSequence` for the noise that actions are sampled with.
-        first_stream: Number of the random stream of the first row; each row has its own.
-        streams: Number of all random streams, over which a ladder of epsilons reaches.
-        step_graph: Runs in place of the exported step graph.
+        first_stream: Index of the random stream of the first row; each row has its own stream.
+        streams: Number of all random streams, over which a ladder of epsilons extends.
+        step_graph: A graph that runs in place of the exported step graph.
     """
 
     def __init__(
@@ -166,11 +166,11 @@ class Policy:
         their space's `start` (from 0 if the network's inputs define the space).
 
         A policy with memory goes on from the state after its last call, row by row. start: bool `[N]`, or one bool for
-        all: where an episode starts with this observation; `reset` says so beforehand. state: Goes on from this state
-        in place of its own, which stays as it is, and returns the actions and the state after them: for servers that
-        keep a state for each session. `initial_state` gives the first one; then `start` must be True.
+        all rows, True where an episode starts with this observation; `reset` has the same effect beforehand. state:
+        Goes on from this state, doesn't touch the policy's own, and returns the actions and the next state. This serves
+        servers that keep a state for each session. `initial_state` gives the first state; then `start` must be True.
 
-        Raises ValueError as `step` does, and for NaN in the observation, for which a graph may return any action.
+        Raises ValueError as `step` does, and for NaN in the observation, because a graph may then return any action.
         """
         leaves, single = self._reader.read(observation, from_environment=True)
         self._reader.check_numbers(leaves)
@@ -187,12 +187,12 @@ class Policy:
     def reset(self, rows: Any = None) -> None:
         """Lets an episode start with the next observation in these rows (indices, or bool [N]); None: in all.
 
-        After `reset()`, the next batch may have any number of rows. A policy without memory has nothing to forget.
+        After `reset()`, the next batch may have any number of rows. For a policy without memory, it has no effect.
         """
         self._state.reset(rows)
 
     def initial_state(self, rows: int | None = None) -> tuple[Array, ...]:
-        """Return a state for the first `act(..., start=True, state=...)`: `[rows, ...]` each; None: of one row."""
+        """Return a state for the first `act(..., start=True, state=...)`: `[rows, ...]` each; None: for one row."""
         shapes = self.exported.state_shapes
         check_count("rows", rows, optional=True)
         return tuple(np.zeros(shape if rows is None else (rows, *shape), np.float32) for shape in shapes)
@@ -200,7 +200,8 @@ class Policy:
     def value(self, observation: Any) -> Array:
         """Return values, float32 [N], of observations [N, ...] as `step` takes them; a scalar for a single one.
 
-        Raises ValueError if the network returns none: values of SAC and TD3 are their critics', which aren't exported.
+        Raises ValueError if the network has no value: with SAC and TD3, only critics compute values, and they aren't
+        exported.
         """
         if not self.exported.has_value:
             raise ValueError(

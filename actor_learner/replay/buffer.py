@@ -31,19 +31,19 @@ _MIN_CHECKED_BYTES = 2**28  # for fewer, memory isn't looked at
 
 
 class Minibatches(NamedTuple):
-    """Rows that were drawn, `[K, M, ...]` each: K minibatches of M rows; `[M, ...]` where one was asked for.
+    """The drawn rows, `[K, M, ...]` each: K minibatches of M rows; `[M, ...]` for a single minibatch.
 
     Attributes:
         observation: Nested like the space.
         action: Nested like the space: as in a `Trajectory`, before clipping or squashing; discrete ones count from 0.
         reward: float32: the discounted sum of up to `n_step` rewards.
-        discount: float32: what the value of `next_observation` counts for: `gamma ** n`, and 0 after a terminal state.
-        next_observation: The observation after these rewards, in the same episode, also where that one was truncated
+        discount: float32: the factor of the value of `next_observation`: `gamma ** n`, and 0 after a terminal state.
+        next_observation: The observation after these rewards, in the same episode, also if the episode was truncated
             there.
-        indices: int64: where the rows are, for `update_priorities`. Valid until their columns are overwritten.
+        indices: int64: the places of the rows, for `update_priorities`. Valid until their columns are overwritten.
         weight: float32: importance weights, at most 1; 1 without priorities (arXiv:1511.05952, section 3.4).
-        action_mask: bool `[K, M, choices]`: the choices that were allowed; None without masks.
-        next_action_mask: bool `[K, M, choices]`: those that are allowed at `next_observation`.
+        action_mask: bool `[K, M, choices]`: the allowed choices; None without masks.
+        next_action_mask: bool `[K, M, choices]`: the allowed choices at `next_observation`.
     """
 
     observation: Any
@@ -58,32 +58,34 @@ class Minibatches(NamedTuple):
 
 
 class ReplayBuffer:
-    """The newest `capacity` env steps, as whole columns of trajectories of any origin, and draws from them.
+    """The newest `capacity` env steps, as whole columns of trajectories from any source, and draws from them.
 
-    Memory is bounded: all of it is claimed here, though the system hands it out as it is filled. Images that are stacks
-    of frames are stored once each frame. Returns over `n_step` steps never cross an episode's end or a column's; where
-    an episode was truncated, they are bootstrapped from its true last observation. Rows are never drawn that only reset
-    an environment, or whose next observation or next mask isn't known: the last before an episode's truncation, where
-    another one of the column was truncated after it, unless the environments reset in a step of their own.
+    Memory is bounded: all of it is claimed here, and the system hands it out as the buffer fills. Each frame of stacked
+    images is stored once. Returns over `n_step` steps never cross the end of an episode or a column; where an episode
+    was truncated, they are bootstrapped from its true last observation.
+
+    Some rows are never drawn: rows that only reset an environment, and rows whose next observation or next mask isn't
+    known. The latter are the last row before a truncation, if a later episode of the same column was truncated, too,
+    and the environments don't reset in a step of their own.
 
     Args:
         observation_space: the Gymnasium space of observations.
-        action_space: that of actions.
+        action_space: the Gymnasium space of actions.
         capacity: env steps, rounded down to whole columns.
         unroll_length: rows of a column. Longer trajectories are cut, shorter ones leave rows unused.
-        n_step: the most rewards in a row's return.
+        n_step: largest number of rewards in a row's return.
         gamma: the discount of one step.
-        clip_reward: "sign", or a bound that each reward is clipped to; None: not clipped.
-        priority_exponent: how far draws follow the errors in `update_priorities`, 1 being proportional (alpha in
-            arXiv:1511.05952); None: draws are uniform.
-        action_masks: True where trajectories have masks (in `action_mask`, or in a Dict observation).
+        clip_reward: "sign", or a bound to which each reward is clipped; None: not clipped.
+        priority_exponent: the exponent of the errors in `update_priorities`; with 1, draws are proportional to them
+            (alpha in arXiv:1511.05952); None: draws are uniform.
+        action_masks: True if trajectories have masks (in `action_mask`, or in a Dict observation).
         stacked_frames: whether uint8 images whose first or last axis has 2 to 16 entries are stacks of frames; None:
-            where they look like it, until the first rows that differ show that they aren't.
-        seed: of the draws.
+            images that look like stacks are taken for stacks, until rows show that they aren't.
+        seed: seed of the draws.
 
     Raises:
-        ValueError: a space that isn't supported, or an argument out of range.
-        MemoryError: it is larger than the memory that is available.
+        ValueError: a space isn't supported, or an argument is out of range.
+        MemoryError: the buffer is larger than the available memory.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it takes once it is full."""
+        """The size of the full buffer in bytes."""
         return self._stored.nbytes + self._sampler.nbytes
 
     def __len__(self) -> int:
@@ -146,9 +148,9 @@ class ReplayBuffer:
         return self._sampler.count
 
     def add(self, trajectory: Trajectory) -> Array:
-        """Copy a trajectory into the columns that are oldest. Returns their numbers, for `discard`.
+        """Copy a trajectory over the oldest columns. Returns their numbers, for `discard`.
 
-        Raises ValueError for one that doesn't fit the spaces, that holds NaN, or has more columns than there are.
+        Raises ValueError if the trajectory doesn't fit the spaces, contains NaN, or has more columns than the buffer.
         """
         checked = self._check(trajectory)
         if not self._filled:
@@ -168,14 +170,14 @@ class ReplayBuffer:
         """Add an episode of n steps that was played elsewhere, such as a demonstration. Returns what `add` does.
 
         Args:
-            observations: n + 1 of them, as the environment returned them, the last one too; or arrays `[n + 1, ...]`,
-                in dicts and tuples as the space has them (Minari's form).
+            observations: the n + 1 observations that the environment returned, the last one included; or arrays
+                `[n + 1, ...]`, in dicts and tuples as in the space (Minari's form).
             actions: the n actions that the environment took; or arrays `[n, ...]`, in the same way.
             rewards: n numbers.
-            terminated: whether the episode ended in a terminal state; else it was cut off.
+            terminated: whether the episode ended in a terminal state; otherwise it was cut off.
             action_masks: n masks `[choices]`, for a buffer with masks that aren't in the observation.
-            squashed: whether the policy's actions are squashed by tanh, as SAC's are: the buffer holds such actions
-                before tanh. It must be given where actions have bounds.
+            squashed: whether the policy squashes its actions by tanh, as SAC does; the buffer holds such actions before
+                tanh. It must be given if actions have bounds.
 
         Raises ValueError as `add` does.
         """
@@ -266,9 +268,9 @@ class ReplayBuffer:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str], *, capacity: int | None = None) -> ReplayBuffer:
-        """Return the buffer that `save`, or a run's checkpoint, wrote: its next draws are what the saved one's were.
+        """Return the buffer that `save`, or a run's checkpoint, wrote. Its next draws equal the saved buffer's.
 
-        capacity: env steps, rounded down to whole columns, of which the newest are kept; None: the saved one's.
+        capacity: the number of newest env steps to keep, rounded down to whole columns; None: the saved capacity.
 
         Raises ValueError if there is none, or if it is damaged; MemoryError if it doesn't fit into memory.
         """
@@ -423,9 +425,10 @@ class ReplayBuffer:
         Args:
             minibatch_size: rows of a minibatch, M.
             num_minibatches: K; None: one, without the leading axis.
-            importance_exponent: how far the weights correct for priorities, 1 being wholly (beta in arXiv:1511.05952).
+            importance_exponent: the exponent with which weights correct for priorities; 1 corrects wholly (beta in
+                arXiv:1511.05952).
 
-        Raises ValueError while there is no row to draw, and for an argument out of range.
+        Raises ValueError if there is no row to draw yet, and for an argument out of range.
         """
         check_number("importance_exponent", importance_exponent, least=0, most=1)
         size = check_count("minibatch_size", minibatch_size)
@@ -445,13 +448,13 @@ class ReplayBuffer:
         return Minibatches(indices=indices, weight=weight, **map_leaves(shaped, self._stored.take(index)))
 
     def update_priorities(self, indices: Array, error: Array) -> None:
-        """Set the priorities of rows to `(|error| + 1e-6) ** priority_exponent`; where a row occurs twice, the last.
+        """Set the priorities of rows to `(|error| + 1e-6) ** priority_exponent`; a row's last error counts.
 
-        New rows have the largest that has occurred, so that each is drawn soon.
+        New rows have the largest priority so far, so that each is drawn soon.
 
         Args:
-            indices: of `Minibatches`.
-            error: the temporal-difference errors, like `indices`.
+            indices: the `indices` of `Minibatches`.
+            error: the temporal-difference errors, shaped like `indices`.
         """
         self._sampler.update(indices, error)
 

@@ -35,29 +35,29 @@ class Trajectory(NamedTuple):
     Attributes:
         observation: `[T + 1, B, ...]`, the bootstrap observation last; dicts and tuples of such arrays for Dict and
             Tuple spaces.
-        action: `[T, B, ...]`, nested like the space: the sample before clipping or squashing; discrete ones count from
-            0.
+        action: `[T, B, ...]`, nested like the space: the sample before clipping or squashing; discrete actions count
+            from 0.
         reward: `[T, B]` float32, raw.
         terminated: `[T, B]` bool: the episode ended in a terminal state.
         truncated: `[T, B]` bool: the episode was cut off; never True where `terminated` is.
         valid: `[T, B]` bool: False if the row only resets its environment.
         behaviour_log_prob: `[T, B]` float32: log-probability of `action` under the policy that chose it.
-        truncation_value: `[T, B]` float32: value of the episode's last observation where `truncated`, else 0.
+        truncation_value: `[T, B]` float32: value of the episode's last observation where `truncated`, otherwise 0.
         policy_version: `[B]` int64: version of the weights that chose the actions of a column.
         action_mask: `[T, B, M]` bool: the allowed choices, one column for each value of each discrete leaf of the
             action (see `masks.MaskLayout`); None if all are always allowed.
         env_index: `[B]` int32: the environment of each column; None means column b is environment b.
         start: `[T + 1, B]` bool: the environment was reset before this observation, so an episode begins with it. A
-            lost life that is terminal for learning begins none.
+            lost life that is terminal for learning doesn't begin an episode.
         final_observation: `[B, ...]`, nested like `observation`: the last observation of the episode that each column's
             row `final_row` cut off. The observation of an invalid row after a truncated one must then be the last of
             its episode, too.
         final_row: `[B]` int32: the last row of each column in which its environment cut off an episode; -1 if its
             `final_observation` means nothing. An unroll that ends early is truncated at a later row; its last
             observation is in the row after that.
-        initial_state: `[B, ...]` each: the leaves of the state of a network with memory before row 0; None without
-            memory. Where `start[0]` is True, the initial state of an episode takes their place. Such a network needs
-            `start`, too.
+        initial_state: `[B, ...]` each: the leaves of the state before row 0, for a network with memory; None without
+            memory. Where `start[0]` is True, the initial state of an episode takes their place. A network with memory
+            needs `start`, too.
     """
 
     observation: Any

@@ -278,7 +278,12 @@ def _summary(environments: Mapping[str, Sequence[_Result]]) -> list[str]:
         first: dict[str, _Result] = {}
         for result in sorted(own, key=lambda result: (result.row.library != "ours", bool(result.row.variant))):
             first.setdefault(result.row.algorithm, result)
-        rows.append((f"[{env}](#{_anchor(env)})", *(_cell(first.get(name)) for name in algorithms)))
+        rows.append(
+            (
+                f"[{env.removeprefix('actor_learner/')}](#{_anchor(env)})",
+                *(_cell(first.get(name)) for name in algorithms),
+            )
+        )
     return [
         f"{len(compared)} rows on TensorFlow have a return that others published at as many steps. In",
         f"{sum(result.reached for result in compared)} of them our 95% interval reaches the strongest published return"

@@ -285,7 +285,7 @@ def test_the_loss_by_hand():
     }
     ppo = PPO(normalize_advantage=False, ent_coef=0.1, vf_coef=0.5, clip_range_vf=0.5)
     loss, metrics = ppo.loss(outputs, minibatch)
-    # Ratios 1.5 and .5, clipped to 1.2 and .8: min(3, 2.4) = 2.4 and min(-.5, -.8) = -.8.
+    # Ratios 1.5 and 0.5, clipped to 1.2 and 0.8: min(3, 2.4) = 2.4 and min(-0.5, -0.8) = -0.8.
     policy = -(2.4 - 0.8) / 2
     value = ((2 - 0.5) ** 2 + (2 - 5.0) ** 2) / 2
     assert float(metrics["policy_loss"]) == pytest.approx(policy, rel=1e-5)

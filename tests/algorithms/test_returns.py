@@ -92,7 +92,7 @@ def test_three_rows_by_hand():
     keywords = {"gamma": 0.5, "gae_lambda": 0.5}
     terminated = ops.convert_to_numpy(returns.gae(reward, value, end, no, cut_value, yes, **keywords))
     truncated = ops.convert_to_numpy(returns.gae(reward, value, no, end, cut_value, yes, **keywords))
-    # Deltas: 1 + .5 x 20 - 10 = 1; 2 - 20 = -18 (terminated) or 2 + .5 x 7 - 20 = -14.5; 3 + .5 x 40 - 30 = -7.
+    # Deltas: 1 + 0.5 x 20 - 10 = 1; 2 - 20 = -18 (terminated) or 2 + 0.5 x 7 - 20 = -14.5; 3 + 0.5 x 40 - 30 = -7.
     np.testing.assert_allclose(terminated[:, 0], [1 + 0.25 * -18, -18, -7])
     np.testing.assert_allclose(truncated[:, 0], [1 + 0.25 * -14.5, -14.5, -7])
 

@@ -127,7 +127,7 @@ def test_three_rows_by_hand(ending):
     found = returns.vtrace(
         reward, value, ends["terminated"], ends["truncated"], cut_value, yes, log_rho, gamma=0.5, rho_clip=1.5
     )
-    # One-step errors 1, -18 or -14.5, -7; times min(rho, 1.5) = .5, 1.5, .25; c = .5 carries row 1 into row 0.
+    # One-step errors 1, -18 or -14.5, -7; times min(rho, 1.5) = 0.5, 1.5, 0.25; c = 0.5 carries row 1 into row 0.
     error = {"terminated": -18.0, "truncated": -14.5}[ending]
     target = [10 + 0.5 * 1 + 0.5 * 0.5 * 1.5 * error, 20 + 1.5 * error, 30 + 0.25 * -7]
     advantage = [1 + 0.5 * target[1] - 10, error, -7]

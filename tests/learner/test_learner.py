@@ -359,7 +359,7 @@ def test_the_ratio_is_1_in_the_compiled_update(env, normalize):
         for _ in range(5):
             reported.append(learner.update(actors.collect()).get("ratio_off_by", 0.0))
             actors.publish(learner.get_weights())
-    # Discrete: 1e-5. Box: divided by the smallest std, which starts at 1 and stays above .9 here.
+    # Discrete: 1e-5. Box: divided by the smallest std, which starts at 1 and stays above 0.9 here.
     assert max(reported) <= 1.2e-5
     assert len(reported) == 5
 

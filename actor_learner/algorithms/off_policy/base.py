@@ -75,23 +75,23 @@ class LossGroup(NamedTuple):
 class OffPolicy(Hyperparameters):
     """The hyperparameters that algorithms with a replay buffer share, with SB3's names, defaults and meaning.
 
-    SB3's `batch_size` is `minibatch_size` here. Its `train_freq` and `gradient_steps` are one number,
-    `updates_per_step` (gradient_steps / train_freq / n_envs): how much is learned doesn't depend on how many
-    environments there are, nor on the length of an unroll.
+    SB3's `batch_size` is `minibatch_size` here. One number, `updates_per_step` (gradient_steps / train_freq / n_envs),
+    replaces its `train_freq` and `gradient_steps`. So the number of gradient steps depends neither on the number of
+    environments nor on the length of an unroll.
 
     A new algorithm subclasses this as a frozen dataclass, and overrides `groups`.
 
     Raises ValueError for a value out of range.
     """
 
-    buffer_size: int = hyperparameter(1_000_000, "env steps that the replay buffer keeps")
+    buffer_size: int = hyperparameter(1_000_000, "capacity of the replay buffer, in env steps")
     learning_starts: int = hyperparameter(100, "env steps before the first gradient step")
     minibatch_size: int = hyperparameter(256, "rows in a minibatch")
     updates_per_step: float = hyperparameter(1.0, "gradient steps per env step, after learning_starts")
     gamma: float = hyperparameter(0.99, "discount factor, 0 to 1")
-    n_step: int = hyperparameter(1, "the most rewards in a row's return, at most an unroll's")
-    tau: float = hyperparameter(0.005, "how far targets move towards the weights at once, 1: all the way")
-    clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound that rewards are clipped to")
+    n_step: int = hyperparameter(1, "largest number of rewards in a row's return; at most the unroll length")
+    tau: float = hyperparameter(0.005, "fraction by which each move brings the targets to the weights; 1: copies")
+    clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound to which rewards are clipped")
     max_grad_norm: float | None = hyperparameter(None, "largest global norm of a gradient; none: not clipped")
 
     REPLAYS: ClassVar[bool] = True
@@ -118,7 +118,7 @@ class OffPolicy(Hyperparameters):
 
     @property
     def config_defaults(self) -> Mapping[str, Any]:
-        """The fields of `TrainConfig` where they aren't given. Unrolls grow with `n_step`, which ends with them."""
+        """The defaults of fields of `TrainConfig`. Unrolls grow with `n_step`, because returns end with them."""
         network = {"hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
         return {**network, "unroll_length": 4 * self.n_step}
 
@@ -195,11 +195,11 @@ class OffPolicy(Hyperparameters):
 
     @property
     def priority_exponent(self) -> float | None:
-        """How far draws follow the temporal-difference errors; None: draws are uniform."""
+        """The exponent of priorities by temporal-difference errors; None: draws are uniform."""
         return None
 
     def importance_exponent(self, progress_remaining: float) -> float:
-        """Return how far importance weights correct for priorities."""
+        """Return the exponent with which importance weights correct for priorities."""
         return 0.0
 
     def make_variables(self, action_size: int) -> dict[str, Any]:

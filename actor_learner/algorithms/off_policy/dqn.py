@@ -26,28 +26,30 @@ class DQN(OffPolicy):
     (arXiv:1511.05952), `n_step`. Defaults are SB3's. Epsilon is 1 until `learning_starts`; it falls from
     `exploration_initial_eps` to `exploration_final_eps` in the first `exploration_fraction` of the run.
 
-    Targets become the weights every `target_update_interval` env steps, at the next update; with `tau` below 1 they
-    move by this part, as often as env steps have passed that number.
+    Every `target_update_interval` env steps, at the next update, the weights are copied to the targets. With `tau`
+    below 1, the targets move by this fraction instead, once for each interval that has passed.
     """
 
     learning_rate: Schedule = hyperparameter(1e-4, "step size of the optimizer, or a schedule")
     minibatch_size: int = hyperparameter(32, "rows in a minibatch")
     updates_per_step: float = hyperparameter(0.25, "gradient steps per env step, after learning_starts")
-    tau: float = hyperparameter(1.0, "how far targets move towards the weights at once, 1: all the way")
+    tau: float = hyperparameter(1.0, "fraction by which each move brings the targets to the weights; 1: copies")
     target_update_interval: int = hyperparameter(10_000, "env steps from one move of the targets to the next")
     max_grad_norm: float | None = hyperparameter(10.0, "largest global norm of a gradient; none: not clipped")
-    exploration_fraction: float = hyperparameter(0.1, "part of the run in which epsilon falls")
-    exploration_initial_eps: float = hyperparameter(1.0, "first probability of a random action")
-    exploration_final_eps: float = hyperparameter(0.05, "last probability of a random action")
+    exploration_fraction: float = hyperparameter(0.1, "fraction of the run in which epsilon falls")
+    exploration_initial_eps: float = hyperparameter(1.0, "probability of a random action at first")
+    exploration_final_eps: float = hyperparameter(0.05, "probability of a random action after its fall")
     epsilon_ladder: float = hyperparameter(
-        0.0, "environment i of N explores by epsilon ** (1 + this * i / (N - 1)), with the default network; Ape-X: 7"
+        0.0, "environment i of N explores by epsilon ** (1 + this * i / (N - 1)), with the default network; Ape-X has 7"
     )
-    double: bool = hyperparameter(False, "let the weights choose the action whose value the targets give")
-    dueling: bool = hyperparameter(False, "let the default network add a state's value to the actions' advantages")
-    prioritized: bool = hyperparameter(False, "draw rows in proportion to their errors")
-    priority_alpha: float = hyperparameter(0.6, "with prioritized: how far draws follow the errors")
-    priority_beta: float = hyperparameter(0.4, "with prioritized: how far weights correct for it at first; 1 at last")
-    loss_function: Literal["huber", "squared"] = hyperparameter("huber", "of the temporal-difference errors")
+    double: bool = hyperparameter(False, "choose the next action by the weights, and take its value from the targets")
+    dueling: bool = hyperparameter(False, "let the default network add a state's value and the actions' advantages")
+    prioritized: bool = hyperparameter(False, "draw rows in proportion to a power of their errors")
+    priority_alpha: float = hyperparameter(0.6, "with prioritized: that power; 0 draws uniformly")
+    priority_beta: float = hyperparameter(
+        0.4, "with prioritized: exponent of the weights that correct for it; it grows to 1"
+    )
+    loss_function: Literal["huber", "squared"] = hyperparameter("huber", "loss of the temporal-difference errors")
 
     TARGETS: ClassVar[tuple[str, ...]] = (NETWORK,)
 
@@ -140,8 +142,8 @@ class DQN(OffPolicy):
     def loss(self, models: Models, minibatch: Mapping[str, Tensor]) -> Loss:
         """Return the mean error of the chosen actions' values, weighted by importance.
 
-        The target is reward + discount x max Q(next observation), by the copy (Mnih et al. 2015, eq. 2), over allowed
-        actions; with `double` the copy's value of the action that the weights prefer.
+        The target is reward + discount x max Q(next observation), by the target network (Mnih et al. 2015, eq. 2), over
+        allowed actions. With `double`, it has the target network's value of the action that the weights prefer.
         """
         from keras import ops
 

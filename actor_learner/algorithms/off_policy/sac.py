@@ -21,14 +21,16 @@ _AUTO = "auto"
 class SAC(OffPolicy):
     """Soft actor-critic with two critics and a temperature that is learned (arXiv:1812.05905), for Box action spaces.
 
-    Defaults are SB3's. Entropies are those of actions scaled to -1 and 1, as SB3 counts them, whatever the space's
-    bounds are. SB3 draws uniform actions until `learning_starts`; here the untrained policy acts, whose squashed
-    standard normals are nearly uniform.
+    Defaults are SB3's. As in SB3, entropies are those of actions scaled to -1 and 1, for any bounds of the space. SB3
+    draws uniform actions until `learning_starts`; here the untrained policy acts, whose squashed standard normals are
+    nearly uniform.
     """
 
     learning_rate: Schedule = hyperparameter(3e-4, "step size of the optimizers, or a schedule")
-    ent_coef: float | str = hyperparameter(_AUTO, "weight of the entropy; auto: learned, auto_0.1: from .1 on")
-    target_entropy: float | str = hyperparameter(_AUTO, "entropy that auto aims at; auto: minus the action's size")
+    ent_coef: float | str = hyperparameter(_AUTO, "weight of the entropy; auto: learned; auto_0.1: learned, from 0.1")
+    target_entropy: float | str = hyperparameter(
+        _AUTO, "entropy that auto aims at; auto: minus the action's dimensions"
+    )
     target_update_interval: int = hyperparameter(1, "gradient steps from one move of the targets to the next")
 
     NUM_CRITICS: ClassVar[int] = 2
@@ -108,7 +110,7 @@ class SAC(OffPolicy):
         return Loss(loss, metrics, {"error": ops.mean(error, axis=0), "ent_coef": ent_coef})
 
     def policy_loss(self, models: Models, minibatch: Mapping[str, Tensor]) -> Loss:
-        """Return the mean of ent_coef x log-density - least value, of new actions (arXiv:1812.05905, eq. 7)."""
+        """Return the mean of ent_coef x log-density - least value, for new actions (arXiv:1812.05905, eq. 7)."""
         from keras import ops
 
         observation = minibatch["observation"]

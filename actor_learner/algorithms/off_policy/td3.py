@@ -17,15 +17,17 @@ from actor_learner.system.types import Tensor
 class TD3(OffPolicy):
     """Twin delayed DDPG (arXiv:1802.09477), for Box action spaces with bounds.
 
-    Defaults are SB3's, but for `action_noise`: here it is a number, in halves of the distance between the bounds, and
+    Defaults are SB3's, except `action_noise`: here it is a number, in halves of the distance between the bounds, and
     has the paper's value. SB3 draws uniform actions until `learning_starts`; here the untrained policy acts with noise.
     """
 
     learning_rate: Schedule = hyperparameter(1e-3, "step size of the optimizers, or a schedule")
-    action_noise: float = hyperparameter(0.1, "standard deviation of exploration noise, in halves of the bounds")
-    policy_delay: int = hyperparameter(2, "gradient steps of the critics from one of the policy to the next")
-    target_policy_noise: float = hyperparameter(0.2, "standard deviation of the noise of targets' actions")
-    target_noise_clip: float = hyperparameter(0.5, "largest noise of targets' actions")
+    action_noise: float = hyperparameter(
+        0.1, "standard deviation of exploration noise, in halves of the distance between the bounds"
+    )
+    policy_delay: int = hyperparameter(2, "gradient steps of the critics for each step of the policy")
+    target_policy_noise: float = hyperparameter(0.2, "standard deviation of the noise on the targets' actions")
+    target_noise_clip: float = hyperparameter(0.5, "bound of the noise on the targets' actions")
 
     NUM_CRITICS: ClassVar[int] = 2
     TARGETS: ClassVar[tuple[str, ...]] = (NETWORK, CRITICS)
