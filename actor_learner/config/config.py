@@ -33,6 +33,9 @@ _NETWORK_HELP = "module:callable(observation_space, action_space) -> keras.Model
 
 ENV_ARGUMENTS = ("env", "env_kwargs", "vectorization", "wrappers", "wrapper_kwargs")
 
+FORMAT = 1
+"""The number of the format of config.json, and of all of a run directory that has no number of its own."""
+
 RECORDED = ("versions", "machine", "git", "chosen", "finished")
 """Entries of config.json beside the fields of the config."""
 
