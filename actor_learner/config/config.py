@@ -123,8 +123,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         init_from: run whose weights, of critics too, and statistics (of observations and of scaled rewards) to start
             from; optimizer, counters and replay buffer are new.
         init_from_count: most observations that those statistics count as; None: their own number.
-        init_buffer: folder of a replay buffer to begin with, such as demonstrations: of `ReplayBuffer.save`, or a
-            checkpoint's. It takes the algorithm's `buffer_size`.
+        init_buffer: replay buffer to begin with, such as demonstrations: a folder of `ReplayBuffer.save`, or a
+            checkpoint's, or minari:NAME of a Minari dataset. It takes the algorithm's `buffer_size`.
         updates_per_epoch: updates between two calls of a callback's `on_epoch_end`; None: a hundredth of all.
         checkpoint_minutes: minutes between checkpoints, the first after the first update; None: not by time.
         checkpoint_updates: updates between checkpoints; None: not by updates. The end of a run always writes one.

@@ -26,6 +26,7 @@ from typing import Any
 
 from actor_learner.config.config import FORMAT, TrainConfig
 from actor_learner.networks.saving import network_file
+from actor_learner.replay import minari_datasets
 from actor_learner.replay.saving import has_buffer
 from actor_learner.runs import tensorboard
 from actor_learner.runs.lock import check_unlocked
@@ -97,7 +98,7 @@ def check_run_dir(config: TrainConfig) -> None:
     """Check the directories of a new run, and write nothing.
 
     Raises ValueError if `run_dir` holds a run that may not be overwritten or can't be written, if `init_from` holds no
-    network, or `init_buffer` no buffer.
+    network, or `init_buffer` names no buffer.
     """
     if config.init_from is not None:
         try:
@@ -105,8 +106,11 @@ def check_run_dir(config: TrainConfig) -> None:
         except ValueError as error:
             expected = "a directory with a trained network (network.keras)"
             raise refusal("init_from", expected, str(config.init_from)) from error
-    if config.init_buffer is not None and not has_buffer(config.init_buffer):
-        raise refusal("init_buffer", "a folder that ReplayBuffer.save wrote, or a checkpoint", str(config.init_buffer))
+    if minari_datasets.is_name(config.init_buffer):
+        minari_datasets.find_dataset(str(config.init_buffer), "init_buffer")
+    elif config.init_buffer is not None and not has_buffer(config.init_buffer):
+        expected = f"a folder that ReplayBuffer.save wrote, a checkpoint, or {minari_datasets.PREFIX}NAME"
+        raise refusal("init_buffer", expected, str(config.init_buffer))
     if config.run_dir is None:
         return
     path = Path(config.run_dir)
