@@ -24,6 +24,7 @@ from actor_learner.environments.factory import resolve_env
 from actor_learner.networks.saving import load_network, save_network
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.policy import load_policy
+from actor_learner.replay import minari_datasets
 from actor_learner.runs.checkpoints import learner_folder
 from actor_learner.runs.directory import RunDirectory, check_run_dir
 from actor_learner.runs.resume import Start, check_resume
@@ -268,9 +269,20 @@ def _saved_critics(config: TrainConfig) -> list[keras.Model]:
     return [cap_statistics(critic, config.init_from_count) if config.init_from_count else critic for critic in critics]
 
 
-def _initial_buffer(config: TrainConfig, folder: str | os.PathLike[str]) -> ReplayBuffer:
+def _initial_buffer(config: TrainConfig, folder: str | os.PathLike[str], actors: ActorPool) -> ReplayBuffer:
     from actor_learner.replay.buffer import ReplayBuffer
 
+    if minari_datasets.is_name(folder):
+        names = ("n_step", "gamma", "clip_reward", "priority_exponent")
+        return ReplayBuffer.from_minari(
+            folder,
+            max(config.algorithm.buffer_size, config.unroll_length),
+            squashed=actors.exported.distribution == "squashed",
+            unroll_length=config.unroll_length,
+            action_masks=actors.uses_masks,
+            seed=config.seed,
+            **{name: getattr(config.algorithm, name) for name in names},
+        )
     buffer = ReplayBuffer.load(folder, capacity=config.algorithm.buffer_size)
     if config.unroll_length % buffer.unroll_length:
         raise ValueError(
@@ -287,7 +299,11 @@ def _with_buffer(config: TrainConfig, learner: Learner, actors: ActorPool) -> Le
 
     if isinstance(learner, ReplayLearner):
         if learner.buffer is None and config.init_buffer is not None:
-            learner.use_buffer(_initial_buffer(config, config.init_buffer))
+            buffer = _initial_buffer(config, config.init_buffer, actors)
+            try:
+                learner.use_buffer(buffer)
+            except ValueError as error:
+                raise ValueError(f"`init_buffer` {str(config.init_buffer)!r} doesn't fit: {error}") from error
         buffer = learner.make_buffer(config.unroll_length, action_masks=actors.uses_masks)
         if not config.quiet:
             print(f"The replay buffer takes {size_text(buffer.nbytes)}: {buffer.capacity:,} env steps.")

@@ -17,12 +17,13 @@ from actor_learner.config.settings import check_wrappers
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.policy import Policy, load_policy
+from actor_learner.replay import minari_datasets
 from actor_learner.runs.directory import read_config
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
-from actor_learner.system.fields import check_choice, check_count
+from actor_learner.system.fields import check_choice, check_count, refusal
 from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def evaluate(
     wrappers: Sequence[str | Callable[..., Any]] | None = None,
     wrapper_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     max_episode_steps: int | None = None,
+    record: str | None = None,
 ) -> Evaluation:
     """Plays `episodes` episodes in this process.
 
@@ -126,16 +128,21 @@ def evaluate(
         wrapper_kwargs: Keyword arguments of the wrappers; by default the run's, if the wrappers are the run's.
         max_episode_steps: Env steps after which an episode is cut off; None: the environment ends its episodes. Needs
             single environments.
+        record: "minari:NAME": the name of a new Minari dataset of these episodes. Needs single environments, of which
+            one is stepped. None: nothing is recorded.
 
     Raises:
         ValueError: The folder holds no run, its environment must be passed again, or the environment's spaces differ
-            from the policy's.
+            from the policy's, or the dataset is there already.
+        ImportError: `record` needs the extra `minari`.
     """
     check_count("episodes", episodes)
     check_count("num_envs", num_envs, optional=True)
     check_count("seed", seed, 0)
     check_count("max_episode_steps", max_episode_steps, optional=True)
-    num_envs = min(num_envs or MAX_ENVS, episodes)
+    num_envs = min(num_envs or (MAX_ENVS if record is None else 1), episodes)
+    if record is not None and num_envs > 1:
+        raise refusal("num_envs", "1 where episodes are recorded", num_envs)
     config = RecordedConfig()
     if isinstance(run_dir_or_network, (str, os.PathLike)):
         config = read_config(run_dir_or_network)
@@ -144,7 +151,11 @@ def evaluate(
     factory = dataclasses.replace(factory, known_count=config.envs_per_actor or factory.known_count)
     if max_episode_steps is not None:
         factory = factory.limited(max_episode_steps)
-    with contextlib.closing(factory.make_about(num_envs, seed)) as vector_env:
+    with contextlib.ExitStack() as stack:
+        if record is not None:
+            recorder = stack.enter_context(minari_datasets.recording(record))
+            factory = factory.wrapped(recorder, "record", record)
+        vector_env = stack.enter_context(contextlib.closing(factory.make_about(num_envs, seed)))
         mode = autoreset_mode or config.get("autoreset_mode")
         environments = Environments(vector_env, autoreset_mode=mode, info_keys=_info_keys(config), name=factory.name)
         policy = _policy(run_dir_or_network, environments)

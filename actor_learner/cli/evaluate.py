@@ -41,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     group.add_argument("--table", action="store_true", help="print a line for each episode")
     group.add_argument("--json", action="store_true", help="print one JSON object")
     group.add_argument("--video", metavar="DIR", help="write a video of each episode into this folder, as MP4")
+    record = "write the episodes into a new Minari dataset"
+    group.add_argument("--record", metavar="minari:NAME", help=record)
     group.add_argument("--render", choices=["human"], metavar="human", help="show the episodes in a window")
 
 
@@ -52,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     keras_backend()
     from actor_learner.evaluate import evaluate
 
-    options = {name: getattr(arguments, name) for name in ("episodes", "seed", "max_episode_steps")}
+    options = {name: getattr(arguments, name) for name in ("episodes", "seed", "max_episode_steps", "record")}
     options |= {**_environment(arguments), "deterministic": not arguments.stochastic}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"gymnasium\.")  # an existing folder, the making of a window
@@ -63,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(_as_text(evaluation, table=arguments.table))
         if arguments.video is not None:
             print(f"The videos are in {arguments.video}.")
+        if arguments.record is not None:
+            print(f"The episodes are in {arguments.record}.")
     return 0
 
 

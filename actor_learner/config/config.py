@@ -33,6 +33,9 @@ _NETWORK_HELP = "module:callable(observation_space, action_space) -> keras.Model
 
 ENV_ARGUMENTS = ("env", "env_kwargs", "vectorization", "wrappers", "wrapper_kwargs")
 
+FORMAT = 1
+"""The number of the format of config.json, and of all of a run directory that has no number of its own."""
+
 RECORDED = ("versions", "machine", "git", "chosen", "finished")
 """Entries of config.json beside the fields of the config."""
 
@@ -120,8 +123,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         init_from: run to start from: its weights, also of critics, and its statistics of observations and of scaled
             rewards. Optimizer, counters and replay buffer are new.
         init_from_count: largest weight of those statistics, in observations; None: their own number.
-        init_buffer: folder of a replay buffer to begin with, such as demonstrations. `ReplayBuffer.save` or a
-            checkpoint wrote it. The buffer gets the algorithm's `buffer_size`.
+        init_buffer: replay buffer to begin with, such as demonstrations: a folder that `ReplayBuffer.save` or a
+            checkpoint wrote, or minari:NAME of a Minari dataset. The buffer gets the algorithm's `buffer_size`.
         updates_per_epoch: updates between two calls of a callback's `on_epoch_end`; None: a hundredth of all.
         checkpoint_minutes: minutes between checkpoints; the first follows the first update; None: not by time.
         checkpoint_updates: updates between checkpoints; None: not by updates. The end of a run always writes one.

@@ -17,10 +17,11 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, time
+from pathlib import Path
 from typing import Any
 
 from actor_learner.algorithms.hyperparameters import Hyperparameters
-from actor_learner.config.config import RECORDED, TrainConfig, of_this_version, unknown_field
+from actor_learner.config.config import FORMAT, RECORDED, TrainConfig, of_this_version, unknown_field
 from actor_learner.config.presets import fields_below, over_preset, preset_fields, unknown_preset
 from actor_learner.config.references import (
     algorithm_class,
@@ -32,6 +33,7 @@ from actor_learner.config.references import (
 )
 from actor_learner.config.settings import names_of
 from actor_learner.system.fields import refusal
+from actor_learner.system.formats import unstamped
 from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
 
 _MAX_BYTES = 1 << 20
@@ -208,6 +210,8 @@ def _line(text: str, key: str) -> int | None:
 
 
 def _flat(path: str, data: Mapping[str, Any], text: str) -> ConfigFile:
+    if _RUN_KEY in data:
+        data = unstamped(Path(path), data, FORMAT)
     table = data.get("algorithm")
     nested = dict(table) if isinstance(table, Mapping) else {"name": table}
     top = {key: value for key, value in data.items() if key != "algorithm"}

@@ -77,13 +77,20 @@ class EnvFactory:
 
         Raises EnvError if there are only whole vector environments.
         """
+        limit = functools.partial(gym.wrappers.TimeLimit, max_episode_steps=max_episode_steps)
+        return self.wrapped(limit, "max_episode_steps", max_episode_steps)
+
+    def wrapped(self, wrapper: Wrapper, name: str, value: object) -> EnvFactory:
+        """Return a factory of single environments with a further wrapper, which the argument `name` asks for.
+
+        Raises EnvError if there are only whole vector environments.
+        """
         if self.native and not (isinstance(self.source, EnvSpec) and self.source.entry_point is not None):
             raise EnvError(
-                f"`max_episode_steps` needs single environments, but `{self.name}` builds only whole vector "
-                f"environments: end their episodes in there. Received: max_episode_steps={max_episode_steps}"
+                f"`{name}` needs single environments, but `{self.name}` builds only whole vector environments. "
+                f"Received: {name}={value!r}"
             )
-        limit = functools.partial(gym.wrappers.TimeLimit, max_episode_steps=max_episode_steps)
-        return replace(self, native=False, wrappers=(*self.wrappers, limit))
+        return replace(self, native=False, wrappers=(*self.wrappers, wrapper))
 
     def dumps(self) -> bytes:
         """Return this factory pickled, with definitions of `__main__` by value.

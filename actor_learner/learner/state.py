@@ -30,6 +30,7 @@ from actor_learner.spaces.kinds import from_json, to_json
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import to_gymnasium, without_mask
 from actor_learner.system.files import DamagedError, one_line, read_arrays, read_folder, write_arrays
+from actor_learner.system.formats import NewerFormatError, stamped, unstamped
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Directory = str | os.PathLike[str]
@@ -68,7 +69,6 @@ def write_learner(saved: SavedLearner, folder: Path) -> None:
         write_network(critic, folder, name=f"critic-{index}")
     write_arrays(folder / "learner.npz", saved.arrays)
     description = {
-        "format": FORMAT,
         "algorithm": algorithms.to_json(saved.algorithm),
         "action_space": to_json(saved.action_space),
         "total_steps": saved.total_steps,
@@ -81,7 +81,7 @@ def write_learner(saved: SavedLearner, folder: Path) -> None:
     if saved.replay:
         space = None if saved.observation_space is None else to_json(saved.observation_space)
         description |= {"observation_space": space, "critics": len(saved.critics), "replay": dict(saved.replay)}
-    (folder / "learner.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    (folder / "learner.json").write_text(json.dumps(stamped(description, FORMAT), indent=2) + "\n", encoding="utf-8")
 
 
 def read_learner(
@@ -96,8 +96,11 @@ def read_learner(
         raise ValueError(f"There is no learner (learner.json) there. Received: directory={str(directory)!r}")
     contents = read_folder(directory, "network.", "learner.", "critic-")
     try:
-        description = _read_description(contents["learner.json"])
+        state = unstamped(Path(directory) / "learner.json", json.loads(contents["learner.json"]), FORMAT)
+        description = _read_description(state)
         arrays = read_arrays(contents["learner.npz"])
+    except NewerFormatError:
+        raise
     except Exception as error:  # the folder may come from anywhere
         raise _no_learner(directory, error) from error
     network = network_of(contents, network, path=directory)
@@ -153,11 +156,8 @@ def _no_learner(directory: Directory, error: Exception) -> DamagedError:
     )
 
 
-def _read_description(content: bytes) -> dict[str, Any]:
+def _read_description(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of learner.json, the action space and the random state as objects."""
-    state = json.loads(content)
-    if state["format"] != FORMAT:
-        raise ValueError(f"it was written by another version: format={state['format']!r}")
     for name in ("env_steps", "updates"):
         if type(state[name]) is not int or state[name] < 0:
             raise ValueError(f"{name}={state[name]!r}")

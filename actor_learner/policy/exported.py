@@ -16,6 +16,7 @@ from actor_learner.policy.graph import Constant, Graph
 from actor_learner.spaces.leaves import check_array
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.files import DamagedError, one_line, read_array, read_folder, write_folder_atomically
+from actor_learner.system.formats import NewerFormatError, stamped, unstamped
 from actor_learner.system.types import Array
 from actor_learner.system.untrusted import check_graph
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import keras
 
 
-_VERSION = 2
+FORMAT = 1
 _SUFFIX = {"litert": "tflite", "tensorflow": "pb"}
 _DESCRIPTION, _WEIGHTS = "policy.json", "weights.npy"
 _GRAPHS = ("step_graph", "value_graph")
@@ -120,7 +121,7 @@ class ExportedPolicy:
 
     def contents(self) -> dict[str, bytes]:
         """Return the files of `save`, by their names."""
-        description, contents = {"version": _VERSION, **vars(self)}, {}
+        description, contents = stamped(vars(self), FORMAT), {}
         del description["weights"]
         for name in _GRAPHS:
             graph: Graph = description[name]
@@ -136,7 +137,7 @@ class ExportedPolicy:
     def load(cls, directory: str | os.PathLike[str]) -> ExportedPolicy:
         """Read the folder that `save` wrote; compares each file with the manifest before it parses one.
 
-        Raises ValueError if `directory` holds no exported policy, one of another version, or a damaged one.
+        Raises ValueError if `directory` holds no exported policy, one of a newer version, or a damaged one.
         """
         folder = Path(directory)
         if not (folder / _DESCRIPTION).is_file():
@@ -144,17 +145,20 @@ class ExportedPolicy:
             raise ValueError(f"{expected}. Received: folder={str(folder)!r}")
         contents = read_folder(folder)
         try:
-            return cls.from_contents(contents)
+            return cls.from_contents(contents, folder)
+        except NewerFormatError:
+            raise
         except Exception as error:  # see system.untrusted
             reason = f"This exported policy can't be read: {one_line(error)}"
             raise DamagedError(f"{reason}. Received: folder={str(folder)!r}") from error
 
     @classmethod
-    def from_contents(cls, contents: Mapping[str, bytes]) -> ExportedPolicy:
-        """Return the policy of the files that `contents` returned. Raises an error of any kind for others."""
-        description = json.loads(contents[_DESCRIPTION])
-        if (version := description.pop("version", None)) != _VERSION:
-            raise ValueError(f"it was written by another version ({version!r}); export it again")
+    def from_contents(cls, contents: Mapping[str, bytes], folder: Path = Path()) -> ExportedPolicy:
+        """Return the policy of the files that `contents` returned. Raises an error of any kind for others.
+
+        folder: where the files are, for messages.
+        """
+        description = unstamped(folder / _DESCRIPTION, json.loads(contents[_DESCRIPTION]), FORMAT)
         Spaces.from_json(description)
         graphs = {name: _read_graph(contents, name, description[name]) for name in _GRAPHS}
         return cls(**{**_with_tuples(description), **graphs, "weights": read_array(contents[_WEIGHTS])})

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from actor_learner.replay import minari_datasets
 from actor_learner.replay.columns import ColumnStore
 from actor_learner.replay.episodes import episode
 from actor_learner.replay.pieces import columns_of, pieces
@@ -183,6 +184,47 @@ class ReplayBuffer:
         """
         options: dict[str, Any] = {"terminated": terminated, "action_masks": action_masks, "squashed": squashed}
         return self._keep(self._check(episode(self.spaces, observations, actions, rewards, **options)))
+
+    @classmethod
+    def from_minari(
+        cls,
+        dataset: Any,
+        capacity: int | None = None,
+        *,
+        squashed: bool | None = None,
+        unroll_length: int = 32,
+        **options: Any,
+    ) -> ReplayBuffer:
+        """Return a buffer of the episodes of a Minari dataset (https://minari.farama.org), of the dataset's spaces.
+
+        An episode that ends neither terminated nor truncated counts as truncated.
+
+        Args:
+            dataset: a name, with or without "minari:" in front, of a dataset that is on this machine; or a
+                `minari.MinariDataset`, of which the episodes are taken that it selects.
+            capacity: env steps, rounded down to whole columns, of which the newest are kept; None: as many as the
+                episodes take.
+            squashed: as for `add_episode`.
+            unroll_length: rows of a column.
+            options: the constructor's other arguments: `n_step`, `gamma`, `clip_reward` and so on.
+
+        Raises:
+            ValueError: there is no such dataset, it can't be read, its spaces aren't supported, or an argument is out
+                of range.
+            ImportError: the extra `minari` isn't installed.
+            MemoryError: the buffer is larger than the memory that is available.
+        """
+        found = minari_datasets.check_dataset(dataset)
+        rows = check_count("unroll_length", unroll_length)
+        if capacity is None:
+            capacity = sum(-(-steps // rows) * rows for steps in minari_datasets.count_steps(found))
+        buffer = cls(found.observation_space, found.action_space, capacity, unroll_length=rows, **options)
+        for number, arguments in enumerate(minari_datasets.episodes(found)):
+            try:
+                buffer.add_episode(**arguments, squashed=squashed)
+            except ValueError as error:
+                raise ValueError(f"Episode {number} of {found.spec.dataset_id} doesn't fit: {error}") from error
+        return buffer
 
     def _check(self, trajectory: Trajectory) -> Trajectory:
         checked = validate_trajectory(trajectory, self.spaces)

@@ -25,6 +25,7 @@ from actor_learner.system.files import (
     read_file,
     write_arrays,
 )
+from actor_learner.system.formats import NewerFormatError, stamped, unstamped
 from actor_learner.system.types import Array
 
 DESCRIPTION = "replay-buffer.json"
@@ -88,8 +89,7 @@ def write_buffer(buffer: Saved, folder: Path, earlier: Path | None = None) -> di
         kept = np.arange(max(first, buffer.first_column), stop)
         write_arrays(folder / _file_name(kept[0], stop), buffer.contents(kept))
     write_arrays(folder / _MARKS, buffer.marks())
-    description = {"format": _FORMAT, **buffer.describe()}
-    (folder / DESCRIPTION).write_text(json.dumps(description) + "\n", encoding="utf-8")
+    (folder / DESCRIPTION).write_text(json.dumps(stamped(buffer.describe(), _FORMAT)) + "\n", encoding="utf-8")
     return linked
 
 
@@ -124,9 +124,7 @@ def read_buffer(folder: str | os.PathLike[str], make: Callable[[Mapping[str, Any
     """
     folder = Path(folder)
     try:
-        description = json.loads(read_file(folder, DESCRIPTION))
-        if description.pop("format") != _FORMAT:
-            raise ValueError("another version wrote it")
+        description = unstamped(folder / DESCRIPTION, json.loads(read_file(folder, DESCRIPTION)), _FORMAT)
         buffer = make(description)
         missing = set(range(buffer.first_column, buffer.next_column))
         for name in sorted(name for name in listed_files(folder) if name.startswith("replay-0")):
@@ -138,7 +136,7 @@ def read_buffer(folder: str | os.PathLike[str], make: Callable[[Mapping[str, Any
         if missing:
             raise ValueError(f"columns from {min(missing)} on are missing")
         buffer.put_marks(read_arrays(read_file(folder, _MARKS)))
-    except (MemoryError, DamagedError):
+    except (MemoryError, DamagedError, NewerFormatError):
         raise
     except Exception as error:  # the folder may come from anywhere
         raise DamagedError(

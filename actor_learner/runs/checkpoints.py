@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from actor_learner.environments.calls import Calls, make_call
 from actor_learner.replay.saving import BUFFER_FILES
 from actor_learner.system.files import DamagedError, Entry, check_folder, one_line, write_folder_atomically
+from actor_learner.system.formats import NewerFormatError, stamped, unstamped
 
 FORMAT = 1
 RUN_FILE = "run.json"
@@ -54,7 +55,7 @@ class RunState:
     def read(cls, folder: Path) -> RunState:
         """Return a checkpoint's state.
 
-        Raises DamagedError for a damaged file, ValueError if it can't be read or another version wrote it.
+        Raises DamagedError for a damaged file, ValueError if it can't be read or a newer version wrote it.
         """
         try:
             content = (folder / RUN_FILE).read_bytes()
@@ -62,21 +63,20 @@ class RunState:
             kind = DamagedError if isinstance(error, FileNotFoundError) else ValueError
             raise kind(f"{RUN_FILE} can't be read ({one_line(error)}). Received: folder={str(folder)!r}") from error
         try:
-            data = json.loads(content.decode("utf-8"))
-            known = data.pop("format") == FORMAT
-            state = cls(**data) if known else cls()
+            data = unstamped(folder / RUN_FILE, json.loads(content.decode("utf-8")), FORMAT)
+            if missing := {"env_steps", "updates"} - data.keys():
+                raise ValueError(f"{min(missing)} is missing")
+            state = cls(**data)
             state._check()
+        except NewerFormatError:
+            raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise _damage(folder, f"{RUN_FILE} holds no state of a run ({one_line(error)})") from error
-        if not known:
-            raise ValueError(
-                f"{RUN_FILE} was written by another version and can't be read. Received: folder={str(folder)!r}"
-            )
         return state
 
     def write(self, folder: Path) -> None:
         """Write the state into a checkpoint's folder."""
-        text = json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, allow_nan=False)
+        text = json.dumps(stamped(dataclasses.asdict(self), FORMAT), allow_nan=False)
         (folder / RUN_FILE).write_text(text, encoding="utf-8")
 
     def _check(self) -> None:
@@ -196,7 +196,7 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError]]:
     """Return the newest undamaged checkpoint, its state, and the damages of newer ones.
 
-    Raises ValueError if a checkpoint can't be read at present, or was written by another version.
+    Raises ValueError if a checkpoint can't be read at present, or was written by a newer version.
     """
     damages: list[DamagedError] = []
     for path in checkpoint_folders(folder):

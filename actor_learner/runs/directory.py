@@ -24,8 +24,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from actor_learner.config.config import TrainConfig
+from actor_learner.config.config import FORMAT, TrainConfig
 from actor_learner.networks.saving import network_file
+from actor_learner.replay import minari_datasets
 from actor_learner.replay.saving import has_buffer
 from actor_learner.runs import tensorboard
 from actor_learner.runs.lock import check_unlocked
@@ -33,6 +34,7 @@ from actor_learner.runs.provenance import provenance
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.files import parse_json, write_atomically
+from actor_learner.system.formats import NewerFormatError, stamped, unstamped
 
 _FILES = ("config.json", "metrics.jsonl", "network.keras", "network.weights.h5", "report.html")
 _FOLDERS = ("checkpoints", "policy", "incidents", "logs")
@@ -89,14 +91,14 @@ def write_config(run: RunDirectory, config: TrainConfig, **more: Any) -> None:
     """Write config.json. Raises ValueError if the directory can't be written."""
     data = {**config.to_json(), "run_dir": str(run.path), **provenance(), **more}
     with writing(run.path):
-        _write_json(run.config, data)
+        _write_config(run, data)
 
 
 def check_run_dir(config: TrainConfig) -> None:
     """Check the directories of a new run, and write nothing.
 
     Raises ValueError if `run_dir` holds a run that may not be overwritten or can't be written, if `init_from` holds no
-    network, or `init_buffer` no buffer.
+    network, or `init_buffer` names no buffer.
     """
     if config.init_from is not None:
         try:
@@ -104,8 +106,11 @@ def check_run_dir(config: TrainConfig) -> None:
         except ValueError as error:
             expected = "a directory with a trained network (network.keras)"
             raise refusal("init_from", expected, str(config.init_from)) from error
-    if config.init_buffer is not None and not has_buffer(config.init_buffer):
-        raise refusal("init_buffer", "a folder that ReplayBuffer.save wrote, or a checkpoint", str(config.init_buffer))
+    if minari_datasets.is_name(config.init_buffer):
+        minari_datasets.find_dataset(str(config.init_buffer), "init_buffer")
+    elif config.init_buffer is not None and not has_buffer(config.init_buffer):
+        expected = f"a folder that ReplayBuffer.save wrote, a checkpoint, or {minari_datasets.PREFIX}NAME"
+        raise refusal("init_buffer", expected, str(config.init_buffer))
     if config.run_dir is None:
         return
     path = Path(config.run_dir)
@@ -182,23 +187,25 @@ def read_config(path: str | os.PathLike[str]) -> RecordedConfig:
     file = open_run(path).config
     try:
         data = parse_json(file.read_text(encoding="utf-8"))
+        if not isinstance(data, dict):
+            raise ValueError("it must hold an object")
+        return RecordedConfig(unstamped(file, data, FORMAT))
+    except NewerFormatError:
+        raise
     except (ValueError, RecursionError) as error:
         raise ValueError(f"config.json is damaged ({error}). Received: run_dir={str(path)!r}") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"config.json must hold an object. Received: run_dir={str(path)!r}")
-    return RecordedConfig(data)
 
 
 def record_choices(run: RunDirectory, **choices: Any) -> None:
     """Add choices made by rule (compilation, epoch length) to config.json, under "chosen"."""
     data = read_config(run.path)
     data["chosen"] = {**data.chosen, **choices}
-    _write_json(run.config, data)
+    _write_config(run, data)
 
 
 def record_finished(run: RunDirectory, env_steps: int) -> None:
     """Record in config.json that the run took all its steps, and that network and policy are the last ones."""
-    _write_json(run.config, {**read_config(run.path), "finished": {"env_steps": env_steps}})
+    _write_config(run, {**read_config(run.path), "finished": {"env_steps": env_steps}})
 
 
 def check_no_links(run: RunDirectory) -> None:
@@ -280,6 +287,6 @@ def check_writable(path: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _write_json(file: Path, data: Mapping[str, Any]) -> None:
-    text = json.dumps(data, indent=2) + "\n"
-    write_atomically(file, lambda partial: partial.write_text(text, encoding="utf-8"))
+def _write_config(run: RunDirectory, data: Mapping[str, Any]) -> None:
+    text = json.dumps(stamped(data, FORMAT), indent=2) + "\n"
+    write_atomically(run.config, lambda partial: partial.write_text(text, encoding="utf-8"))

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from actor_learner.system import __version__
 from actor_learner.system.machine import machine
 
 PACKAGES = ("tensorflow", "jax", "keras", "ai-edge-litert", "gymnasium", "numpy")
@@ -18,7 +19,7 @@ _TIMEOUT_SECONDS = 5.0
 
 def provenance() -> dict[str, Any]:
     """Return versions, machine and git commit of this process."""
-    versions = {"python": platform.python_version()}
+    versions = {"actor-learner": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)

@@ -14,6 +14,7 @@ import numpy as np
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import Structure
 from actor_learner.system.files import DamagedError, one_line, read_arrays, write_arrays, write_atomically
+from actor_learner.system.formats import NewerFormatError, stamped, unstamped
 from actor_learner.system.types import Array
 
 Fields = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]  # name -> shape, dtype
@@ -92,7 +93,7 @@ class Trajectory(NamedTuple):
         """
         arrays: dict[str, Array] = {}
         fields = {name: _flatten_field(name, value, arrays) for name, value in self._asdict().items()}
-        arrays[_STRUCTURE] = np.array(json.dumps({"format": _FORMAT, "fields": fields}))
+        arrays[_STRUCTURE] = np.array(json.dumps(stamped({"fields": fields}, _FORMAT)))
         write_atomically(Path(path), lambda file: write_arrays(file, arrays))
 
 
@@ -105,7 +106,9 @@ def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:
     if not file.is_file():
         raise ValueError(f"Trajectory not found. Received: path={str(path)!r}")
     try:
-        return _read_fields(read_arrays(file.read_bytes()))
+        return _read_fields(file, read_arrays(file.read_bytes()))
+    except NewerFormatError:
+        raise
     except Exception as error:  # see the threat model in system/untrusted.py
         raise DamagedError(f"The trajectory is damaged: {one_line(error)}. Received: path={str(path)!r}") from error
 
@@ -136,11 +139,9 @@ def _flatten_field(name: str, value: Any, arrays: dict[str, Array]) -> Any:
     return name
 
 
-def _read_fields(arrays: dict[str, Array]) -> Trajectory:
+def _read_fields(file: Path, arrays: dict[str, Array]) -> Trajectory:
     """Reverse `_flatten_field` for all fields. Raises ValueError for arrays that belong to none."""
-    structure = json.loads(arrays.pop(_STRUCTURE).item())
-    if structure["format"] != _FORMAT:
-        raise ValueError("another version wrote it")
+    structure = unstamped(file, json.loads(arrays.pop(_STRUCTURE).item()), _FORMAT)
     fields = {name: _nest_arrays(structure["fields"].get(name), arrays) for name in Trajectory._fields}
     if arrays or structure["fields"].keys() - fields.keys():
         raise ValueError("it holds more than a trajectory")

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from actor_learner.system.formats import NewerFormatError, stamped, unstamped
 from actor_learner.system.types import Array
 
 MANIFEST = "manifest.json"
@@ -103,7 +104,7 @@ def write_manifest(folder: Path, known: Mapping[str, Entry] | None = None) -> No
             with (folder / name).open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             files[name] = {"sha256": digest, "size": (folder / name).stat().st_size}
-    text = json.dumps({"format": MANIFEST_FORMAT, "files": files}, indent=1) + "\n"
+    text = json.dumps(stamped({"files": files}, MANIFEST_FORMAT), indent=1) + "\n"
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
@@ -421,13 +422,12 @@ def _read_manifest(folder: Path) -> dict[str, Entry]:
     with _opened(folder, MANIFEST) as stream:
         content = stream.read(_MAX_MANIFEST_BYTES + 1)
     try:
-        manifest = json.loads(content.decode("utf-8"))
+        manifest = unstamped(folder / MANIFEST, json.loads(content.decode("utf-8")), MANIFEST_FORMAT)
         listed = {name: Entry(entry["sha256"], entry["size"]) for name, entry in manifest["files"].items()}
-        known = manifest["format"] == MANIFEST_FORMAT
+    except NewerFormatError:
+        raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _damaged(folder, f"{MANIFEST!r} is no manifest ({one_line(error)})") from error
-    if not known:
-        raise ValueError(f"{MANIFEST!r} was written by another version. Received: folder={str(folder)!r}")
     for name in listed:
         if name in ("", ".", "..", MANIFEST) or os.path.basename(name) != name or "\0" in name:
             raise _damaged(folder, f"{MANIFEST!r} lists {name[:100]!r}, which is no plain file name")

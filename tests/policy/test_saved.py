@@ -55,9 +55,12 @@ def test_loading_from_elsewhere_is_one_clear_error(tmp_path, exported):
         load_policy(tmp_path / "missing")
     exported.save(tmp_path)
     description = json.loads((tmp_path / "policy.json").read_text())
-    (tmp_path / "policy.json").write_text(json.dumps({**description, "version": 99}))
+    (tmp_path / "policy.json").write_text(json.dumps({**description, "format": 99}))
     write_manifest(tmp_path)
-    with pytest.raises(ValueError, match=r"another version \(99\); export it again. Received: "):
+    with pytest.raises(
+        ValueError,
+        match=r"policy.json is in format 99, .* or a newer one \(\d.* Received: file=",
+    ):
         load_policy(tmp_path)
 
 

@@ -438,6 +438,11 @@ def test_a_damaged_or_missing_buffer_is_one_line(tmp_path):
     buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 400, unroll_length=8)
     buffer.add(batch_of(VECTOR, TWO_ACTIONS, 0))
     buffer.save(tmp_path / "saved")
+    write_folder_atomically(
+        tmp_path / "newer", lambda folder: (folder / "replay-buffer.json").write_text('{"format": 9}')
+    )
+    with pytest.raises(ValueError, match="replay-buffer.json is in format 9, .* Received: file="):
+        al.ReplayBuffer.load(tmp_path / "newer")
     file = next((tmp_path / "saved").glob("replay-0*.npz"))
     content = bytearray(file.read_bytes())
     content[-200] ^= 1

@@ -74,7 +74,8 @@ def test_config_json_can_be_read_back():
     assert al.TrainConfig.from_json(data) == config
     assert {"versions", "machine", "git"} <= set(data)
     assert data["versions"]["python"].startswith("3.")
-    assert set(data["versions"]) == {"python", "tensorflow", "jax", "keras", "ai-edge-litert", "gymnasium", "numpy"}
+    names = {"actor-learner", "python", "tensorflow", "jax", "keras", "ai-edge-litert", "gymnasium", "numpy"}
+    assert set(data["versions"]) == names
 
 
 def test_choices_are_added_to_config_json():
@@ -190,6 +191,10 @@ def test_a_folder_that_is_no_run(tmp_path):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ValueError, match="config.json (is damaged|must hold an object)"):
             read_config(tmp_path)
+    (tmp_path / "config.json").write_text('{"format": 99, "versions": {}, "surprise": 1}')
+    for read in (read_config, lambda folder: al.load_config(folder / "config.json")):
+        with pytest.raises(ValueError, match="config.json is in format 99, .* Received: file="):
+            read(tmp_path)
 
 
 def test_a_finished_run_says_after_how_many_steps():

@@ -251,7 +251,8 @@ UNREADABLE = "isn't what `Learner.save` writes"
     ("changes", "message"),
     [
         (None, UNREADABLE),
-        ({"format": 99}, "written by another version: format=99"),
+        ({"format": 99}, "learner.json is in format 99,"),
+        ({"format": 0}, "`format` must be"),
         ({"updates": -1}, "updates=-1"),
         ({"env_steps": "many"}, "env_steps='many'"),
         ({"total_steps": 0}, "`total_steps` must be"),
@@ -293,7 +294,7 @@ def test_statistics_of_rewards_that_are_none(copied):
     [
         ("{", "damaged"),
         ("[]", "damaged"),
-        ('{"format": 2, "fields": {}}', "another version"),
+        ('{"format": 2, "fields": {}}', "file.npz is in format 2,"),
         ('{"format": 1, "fields": {"reward": "reward"}}', "damaged"),
         (json.dumps({"format": 1, "fields": dict.fromkeys(al.Trajectory._fields)}), "it holds more than a trajectory"),
     ],
