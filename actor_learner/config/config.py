@@ -24,6 +24,7 @@ from actor_learner.config.references import algorithm_class, callable_name
 from actor_learner.config.settings import Check, PoolSettings, choice, count, flag, names_of, number, setting, with_help
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import close_match, refusal
+from actor_learner.system.hub import is_on_hub
 from actor_learner.system.keras_import import BACKENDS, use_backend
 
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -55,6 +56,15 @@ def _optional(expected: str, is_usable: Callable[[Any], bool]) -> Check:
 
 
 _path = _optional("a path, or None", lambda value: isinstance(value, str | os.PathLike) and bool(str(value)))
+
+
+def _folder(name: str, value: Any) -> Any:
+    """Return a path to write to."""
+    if is_on_hub(value):
+        raise refusal(name, "a folder of this machine; to go on from a run of the Hub, give --init-from", str(value))
+    return _path(name, value)
+
+
 _activation = _optional("a Keras name", lambda value: isinstance(value, str))
 _critics = _optional("a callable that returns a keras.Model, or None", callable)
 
@@ -117,8 +127,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             "tensorflow".
         run_dir: directory of the run; None: runs/<env>/<algorithm>-<seed>-<n>, n free.
         overwrite: replace the run that `run_dir` holds.
-        init_from: run whose weights, of critics too, and statistics (of observations and of scaled rewards) to start
-            from; optimizer, counters and replay buffer are new.
+        init_from: run, in a directory or on the Hub (hf://owner/name), whose weights, of critics too, and statistics
+            (of observations and of scaled rewards) to start from; optimizer, counters and replay buffer are new.
         init_from_count: most observations that those statistics count as; None: their own number.
         init_buffer: folder of a replay buffer to begin with, such as demonstrations: of `ReplayBuffer.save`, or a
             checkpoint's. It takes the algorithm's `buffer_size`.
@@ -184,7 +194,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     seed: int = setting(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1), owner="learner")
     devices: int = count(1, 1, owner="learner")
     backend: Literal["tensorflow", "jax"] | None = choice((None, *BACKENDS), owner="learner")
-    run_dir: str | os.PathLike[str] | None = setting(None, check=_path, effect="none")
+    run_dir: str | os.PathLike[str] | None = setting(None, check=_folder, effect="none")
     overwrite: bool = flag(False, effect="none")
     init_from: str | os.PathLike[str] | None = setting(None, check=_path)
     init_from_count: int | None = count(None, 1)
