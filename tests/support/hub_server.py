@@ -80,8 +80,8 @@ def running_hub(patch, folder, token=WRITER):
 class _Answer(Exception):
     """Ends a request with a status other than 200."""
 
-    def __init__(self, status: int, code: str = "") -> None:
-        self.status, self.code = status, code
+    def __init__(self, status: int, code: str = "", body: object = None) -> None:
+        self.status, self.code, self.body = status, code, body or {"error": "refused"}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -108,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(json.dumps(self._api(path, body)).encode(), {"Content-Type": "application/json"})
         except _Answer as answer:
             headers = {"X-Error-Code": answer.code} if answer.code else {}
-            self._send(b'{"error": "refused"}', headers, status=answer.status)
+            self._send(json.dumps(answer.body).encode(), headers, status=answer.status)
 
     def _send(self, content, headers, status=200):
         self.send_response(status)
@@ -161,11 +161,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _create(self, wanted):
         self._check_writer()
         name = f"{wanted.get('organization') or 'ann'}/{wanted['name']}"
+        answer = {"url": f"{self.server.address}/{name}"}
         if name in self.server.repositories:
-            self._refuse(409)
+            raise _Answer(409, body=answer)
         private = bool(wanted.get("private")) or wanted.get("visibility") == "private"
         self.server.repositories[name] = Repository(private=private)
-        return {"url": f"{self.server.address}/{name}"}
+        return answer
 
     def _commit(self, repository, branch, lines):
         files, message = dict(repository.commits[repository.branches[branch]]), ""
