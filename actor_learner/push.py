@@ -129,7 +129,10 @@ def push(
 def _check_access(api: HfApi, repo: str, *, private: bool) -> None:
     """Raise what `push` raises of the Hub, before anything takes time."""
     from huggingface_hub import get_token
+    from huggingface_hub.utils import validate_repo_id
 
+    with hub_errors(repo):
+        validate_repo_id(repo)
     if get_token() is None:
         raise PermissionError(
             "`push` needs a token that may write: `hf auth login`, or the variable HF_TOKEN. Received: no token"

@@ -88,10 +88,11 @@ def test_a_private_repository_and_a_branch_are_made(run_dir, hub, monkeypatch):
     repository = hub.repositories["ann/secret"]
     assert repository.private
     assert not repository.files
-    assert al.load_policy("hf://ann/secret@v2").exported.observation_space
-    monkeypatch.setenv("HF_TOKEN", "")
-    with pytest.raises(ValueError, match="no such repository, or it is private"):
-        local_path("hf://ann/secret@v2")
+    with monkeypatch.context() as patch:
+        patch.setenv("HF_TOKEN", "")
+        with pytest.raises(ValueError, match="no such repository, or it is private"):
+            local_path("hf://ann/secret@v2")
+    assert al.load_policy("hf://ann/secret@v2").value([1.0, 2.0, 3.0])
 
 
 @pytest.mark.parametrize(
