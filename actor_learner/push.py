@@ -98,7 +98,12 @@ def push(
     check_repository("repo", repo)
     run = open_run(run_dir)
     policy = result_policy(run)
-    given = {"env": env, "env_kwargs": env_kwargs, "wrappers": wrappers, "wrapper_kwargs": wrapper_kwargs}
+    given: dict[str, Any] = {
+        "env": env,
+        "env_kwargs": env_kwargs,
+        "wrappers": wrappers,
+        "wrapper_kwargs": wrapper_kwargs,
+    }
     config = read_config(run.path)
     factory = resolve_env(**run_environment(config, **given), check_pickle=False)
     api = hub_api("`push`")
@@ -192,7 +197,7 @@ def _upload(
     names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
     ours = (*RUN_FILES, CURVE, VIDEO)
     old = [name for name in api.list_repo_files(repo, revision=revision) if any(fnmatch(name, one) for one in ours)]
-    operations = [
+    operations: list[Any] = [
         *(CommitOperationAdd(name, folder / name) for name in names),
         *(CommitOperationDelete(name) for name in old if name not in names),
     ]
