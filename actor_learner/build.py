@@ -224,7 +224,7 @@ def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
 
 def _saved_learner(config: TrainConfig) -> Path | None:
     """Return the folder of the learner of the run that `init_from` names; None if there is none."""
-    return None if config.init_from is None else learner_folder(Path(config.init_from))
+    return None if config.init_from is None else learner_folder(config.init_from)
 
 
 @contextlib.contextmanager
@@ -319,7 +319,7 @@ def _return_statistics(config: TrainConfig) -> ReturnStatistics:
     from actor_learner.learner.state import read_return_statistics
 
     assert config.init_from is not None
-    learner = learner_folder(Path(config.init_from))
+    learner = learner_folder(config.init_from)
     statistics = None if learner is None else read_return_statistics(learner)
     scales = config.algorithm.rewards.scale
     if scales != (statistics is not None):

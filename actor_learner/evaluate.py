@@ -18,7 +18,7 @@ from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.policy import Policy, load_policy
 from actor_learner.replay import minari_datasets
-from actor_learner.runs.directory import read_config
+from actor_learner.runs.directory import open_run, read_config
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.spaces import Spaces
@@ -113,7 +113,8 @@ def evaluate(
     too often.
 
     Args:
-        run_dir_or_network: A run directory, a Keras model that keeps the network contract, or a `Policy`.
+        run_dir_or_network: A run directory, "hf://owner/name" of the Hugging Face Hub, a Keras model that keeps the
+            network contract, or a `Policy`.
         env: As for `train`; by default the environment of the run directory.
         episodes: Number of episodes.
         seed: Seeds the environments and, with `deterministic=False`, the actions. The noise of a `Policy` that is
@@ -145,6 +146,7 @@ def evaluate(
         raise refusal("num_envs", "1 where episodes are recorded", num_envs)
     config = RecordedConfig()
     if isinstance(run_dir_or_network, (str, os.PathLike)):
+        run_dir_or_network = open_run(run_dir_or_network).path
         config = read_config(run_dir_or_network)
     wrapping = {"vectorization": vectorization, "wrappers": wrappers, "wrapper_kwargs": wrapper_kwargs}
     factory = resolve_env(**run_environment(config, env=env, env_kwargs=env_kwargs, **wrapping), check_pickle=False)

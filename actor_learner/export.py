@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from actor_learner.networks.saving import load_network, write_network
 from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.runs.directory import open_run, read_config
+from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.system.fields import check_choice
 from actor_learner.system.files import one_line, write_folder_atomically
 from actor_learner.system.keras_import import check_installed, import_keras, keras_backend, silent_stderr
@@ -64,13 +64,8 @@ def export(
     output = Path(f"{run.path.resolve().name}-{format}" if output is None else output)
     if os.path.lexists(output):
         raise ValueError(f"`output` exists; give another name. Received: output={str(output)!r}")
-    if not (run.policy / "policy.json").is_file():
-        raise ValueError(
-            "`run_dir` holds no policy yet: a run saves it when it ends, also after Ctrl-C. "
-            f"Received: run_dir={str(run_dir)!r}"
-        )
     _check_packages(format)
-    exported = ExportedPolicy.load(run.policy)
+    exported = result_policy(run)
     masked = bool(read_config(run.path).chosen.get("action_masks"))
     if masked and not exported.spaces().has_mask_leaf:
         remedy = "`policy.act(observation, action_mask=mask)`" if format == "litert" else "its input `action_mask`"
@@ -97,6 +92,16 @@ def export(
         network = load_network(run.path, network)
         write_folder_atomically(output, lambda folder: _write_model(network, exported, masked, format, folder))
     return output
+
+
+def result_policy(run: RunDirectory) -> ExportedPolicy:
+    """Return the policy that a run exported at its end. Raises ValueError if there is none, or a damaged one."""
+    if not (run.policy / "policy.json").is_file():
+        raise ValueError(
+            "`run_dir` holds no policy yet: a run saves it when it ends, also after Ctrl-C. "
+            f"Received: run_dir={str(run.path)!r}"
+        )
+    return ExportedPolicy.load(run.policy)
 
 
 def _check_packages(format: str) -> None:

@@ -12,7 +12,7 @@ from actor_learner.benchmark.roofline import NAMES, Cost, Parts, Prospect, prosp
 from actor_learner.benchmark.text import expectations
 from actor_learner.reports.bottleneck import OTHERS
 from actor_learner.reports.status import RunStatus, begins_to_learn, printable, summarize
-from actor_learner.runs.directory import read_config
+from actor_learner.runs.directory import open_run, read_config
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, read_metrics
 from actor_learner.runs.recorded_config import RecordedConfig
 
@@ -25,7 +25,8 @@ def read_run_speed(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises ValueError where there is no run, or fewer than three updates.
     """
-    config, rows = read_config(run_dir), read_metrics(run_dir)
+    folder = open_run(run_dir).path
+    config, rows = read_config(folder), read_metrics(folder)
     rows = [row for row in rows if {"env_steps", "time_seconds"} <= row.keys()]
     learning = [index for index in range(1, len(rows)) if begins_to_learn(rows[index], rows[index - 1])]
     rows = rows[learning[0] if learning else 0 :]

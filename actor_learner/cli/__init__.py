@@ -12,7 +12,20 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from actor_learner.cli import benchmark, completion, doctor, evaluate, export, parser, plot, report, train, tune, watch
+from actor_learner.cli import (
+    benchmark,
+    completion,
+    doctor,
+    evaluate,
+    export,
+    parser,
+    plot,
+    push,
+    report,
+    train,
+    tune,
+    watch,
+)
 from actor_learner.cli.output import one_line_warnings
 from actor_learner.cli.parser import in_flags
 from actor_learner.system.aborts import show_stacks
@@ -21,7 +34,7 @@ from actor_learner.system.exiting import exit_with
 REFUSED = 2
 INTERRUPTED = 130
 
-_MODULES = (train, benchmark, tune, watch, evaluate, plot, report, export, doctor, completion)
+_MODULES = (train, benchmark, tune, watch, evaluate, plot, report, export, push, doctor, completion)
 COMMANDS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 
 

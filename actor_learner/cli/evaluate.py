@@ -17,25 +17,20 @@ if TYPE_CHECKING:
     from actor_learner.evaluate import Evaluation
 
 LEVEL = 0.95
+ENVIRONMENT = ("env", "env_kwargs", "wrappers", "wrapper_kwargs")
 
 HELP = "play episodes with a trained policy"
 DESCRIPTION = "Plays episodes with the policy that a run trained, without TensorFlow."
 
 
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run")
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run, or hf://owner/name")
     group = parser.add_argument_group("episodes")
     add_number(group, "--episodes", 20, "N", "number of episodes")
     add_number(group, "--seed", 0, "N", "seed of the episodes")
     group.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the most likely")
-    group.add_argument("--env", metavar="ENV", help="environment to play instead of the run's")
-    env_kwargs = "keyword arguments for the environment instead of the run's"
-    group.add_argument("--env-kwargs", type=json_object, metavar="JSON", help=env_kwargs)
-    wrappers = "wrappers around the environment instead of the run's; none: no wrappers"
-    group.add_argument("--wrappers", metavar="MODULE:CLASS,...", help=wrappers)
-    wrapper_kwargs = "keyword arguments of the wrappers, by class name"
-    group.add_argument("--wrapper-kwargs", type=json_object, metavar="JSON", help=wrapper_kwargs)
-    limit = "cut off episodes after this number of steps (default: the environment ends them)"
+    add_environment(group)
+    limit = "cut off episodes after so many steps (default: the environment ends them)"
     group.add_argument("--max-episode-steps", type=converter(int), metavar="STEPS", help=limit)
     group = parser.add_argument_group("output")
     group.add_argument("--table", action="store_true", help="print a line for each episode")
@@ -46,11 +41,22 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     group.add_argument("--render", choices=["human"], metavar="human", help="show the episodes in a window")
 
 
+def add_environment(group: Any) -> None:
+    """Add the flags of the environment, whose names are `ENVIRONMENT`."""
+    group.add_argument("--env", metavar="ENV", help="environment to play instead of the run's")
+    env_kwargs = "keyword arguments for the environment instead of the run's"
+    group.add_argument("--env-kwargs", type=json_object, metavar="JSON", help=env_kwargs)
+    wrappers = "wrappers around the environment instead of the run's; none: no wrappers"
+    group.add_argument("--wrappers", metavar="MODULE:CLASS,...", help=wrappers)
+    wrapper_kwargs = "keyword arguments of the wrappers, by class name"
+    group.add_argument("--wrapper-kwargs", type=json_object, metavar="JSON", help=wrapper_kwargs)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Play the episodes, and print the result."""
     from actor_learner.runs.directory import open_run
 
-    open_run(arguments.run_dir)
+    arguments.run_dir = open_run(arguments.run_dir).path
     keras_backend()
     from actor_learner.evaluate import evaluate
 
@@ -72,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of the environment, of which there is only one if it is shown or recorded."""
-    given = {name: getattr(arguments, name) for name in ("env", "env_kwargs", "wrappers", "wrapper_kwargs")}
+    given = {name: getattr(arguments, name) for name in ENVIRONMENT}
     if arguments.video is None and arguments.render is None:
         return given
     if arguments.video is not None and arguments.render is not None:
@@ -81,7 +87,7 @@ def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
             f"Received: --render {arguments.render} --video {arguments.video}"
         )
     from actor_learner.environments.factory import resolve_env
-    from actor_learner.environments.video import in_a_window, recorded
+    from actor_learner.environments.video import in_a_window, recorded, recording_arguments
     from actor_learner.evaluate import run_environment
     from actor_learner.runs.directory import read_config
 
@@ -92,7 +98,7 @@ def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
         factory = recorded(bare, arguments.video, arguments.episodes)
     else:
         factory = in_a_window(bare)
-    return {"env": factory, "env_kwargs": {}, "vectorization": "auto", "wrappers": (), "num_envs": 1}
+    return recording_arguments(factory)
 
 
 def _check_no_videos(folder: Path) -> None:

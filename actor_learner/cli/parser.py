@@ -164,7 +164,8 @@ def _spellings(argv: Sequence[str]) -> dict[str, str]:
         spelled["env"] = "ENV"
     if "--resume" in typed:
         spelled["run_dir"] = "--resume"
-    return spelled if command == "train" else spelled | dict.fromkeys(("run_dir", "run_dirs"), "RUN_DIR")
+    arguments = {**dict.fromkeys(("run_dir", "run_dirs"), "RUN_DIR"), "repo": "OWNER/NAME"}
+    return spelled if command == "train" else spelled | arguments
 
 
 def _join_negative_numbers(argv: Sequence[str]) -> list[str]:

@@ -24,6 +24,7 @@ from actor_learner.config.references import algorithm_class, callable_name
 from actor_learner.config.settings import Check, PoolSettings, choice, count, flag, names_of, number, setting, with_help
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import close_match, refusal
+from actor_learner.system.hub import is_on_hub
 from actor_learner.system.keras_import import BACKENDS, use_backend
 
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -58,6 +59,15 @@ def _optional(expected: str, is_usable: Callable[[Any], bool]) -> Check:
 
 
 _path = _optional("a path, or None", lambda value: isinstance(value, str | os.PathLike) and bool(str(value)))
+
+
+def _folder(name: str, value: Any) -> Any:
+    """Return a path to write to."""
+    if is_on_hub(value):
+        raise refusal(name, "a folder of this machine; to go on from a run of the Hub, give --init-from", str(value))
+    return _path(name, value)
+
+
 _activation = _optional("a Keras name", lambda value: isinstance(value, str))
 _critics = _optional("a callable that returns a keras.Model, or None", callable)
 
@@ -120,7 +130,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             otherwise "tensorflow".
         run_dir: directory of the run; None: runs/<env>/<algorithm>-<seed>-<n>, with the first free n.
         overwrite: replace the run in `run_dir`.
-        init_from: run to start from: its weights, also of critics, and its statistics of observations and of scaled
+        init_from: run to start from, in a directory or on the Hub (hf://owner/name): its weights, also of critics, and its statistics of observations and of scaled
             rewards. Optimizer, counters and replay buffer are new.
         init_from_count: largest weight of those statistics, in observations; None: their own number.
         init_buffer: replay buffer to begin with, such as demonstrations: a folder that `ReplayBuffer.save` or a
@@ -187,7 +197,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     seed: int = setting(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1), owner="learner")
     devices: int = count(1, 1, owner="learner")
     backend: Literal["tensorflow", "jax"] | None = choice((None, *BACKENDS), owner="learner")
-    run_dir: str | os.PathLike[str] | None = setting(None, check=_path, effect="none")
+    run_dir: str | os.PathLike[str] | None = setting(None, check=_folder, effect="none")
     overwrite: bool = flag(False, effect="none")
     init_from: str | os.PathLike[str] | None = setting(None, check=_path)
     init_from_count: int | None = count(None, 1)

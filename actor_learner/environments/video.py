@@ -78,6 +78,11 @@ def recorded(env: EnvFactory, directory: str | os.PathLike[str], episodes: int) 
     return _callable_from(factory, record)
 
 
+def recording_arguments(factory: Callable[..., Any]) -> dict[str, Any]:
+    """Return the arguments with which `evaluate` plays a factory of `recorded` or `in_a_window`, which is complete."""
+    return {"env": factory, "env_kwargs": {}, "vectorization": "auto", "wrappers": (), "num_envs": 1}
+
+
 def check_recorded(env: EnvFactory) -> None:
     """Build an environment once, and raise what `recorded` raises."""
     factory = _drawing_factory(env, "rgb_array")

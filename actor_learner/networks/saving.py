@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from actor_learner.system.files import DamagedError, has_manifest, one_line, read_arrays, read_folder, write_atomically
+from actor_learner.system.hub import local_path
 from actor_learner.system.types import Array
 from actor_learner.system.untrusted import check_network_file
 
@@ -70,13 +71,13 @@ def load_network(path: str | os.PathLike[str], network: keras.Model | None = Non
     """Load the Keras model that a run trained, with this package's custom layers registered.
 
     Args:
-        path: a run directory, a saved learner, any directory that holds network.keras, or a file.
+        path: a run directory, "hf://owner/name", a saved learner, any directory that holds network.keras, or a file.
         network: a built model of the same shape, which gets the weights and is returned; needed if Keras can't
             rebuild a subclassed model from its file.
 
     Raises ValueError if there is no network, if it is damaged, or if `network` is needed.
     """
-    folder = Path(path)
+    folder = local_path(path)
     if folder.is_dir() and has_manifest(folder):
         return network_of(read_folder(folder, f"{_NAME}."), network, path=path)
     return _load(network_file(folder), network, path)

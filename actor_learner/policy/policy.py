@@ -12,7 +12,6 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from actor_learner.policy.state import State, read_start
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.structure import Leaf
 from actor_learner.system.fields import check_count
+from actor_learner.system.hub import local_path
 from actor_learner.system.types import Array, Leaves
 
 if TYPE_CHECKING:
@@ -299,10 +299,14 @@ class Policy:
 def load_policy(directory: str | os.PathLike[str], seed: Seed = 0) -> Policy:
     """Load the policy of a run directory, or of the `policy` folder in it, without TensorFlow.
 
-    Raises ValueError if there is none.
+    directory: a path, or "hf://owner/name" or "hf://owner/name@revision" of the Hugging Face Hub.
+
+    Raises ValueError if there is none; with the Hub, ImportError if huggingface_hub isn't installed, and OSError if a
+    download fails.
     """
-    inner = Path(directory) / "policy"
-    return Policy(ExportedPolicy.load(inner if (inner / "policy.json").is_file() else directory), seed)
+    folder = local_path(directory)
+    inner = folder / "policy"
+    return Policy(ExportedPolicy.load(inner if (inner / "policy.json").is_file() else folder), seed)
 
 
 def leaf_to_env(leaf: Leaf, distribution: str) -> Callable[[Any], Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.settings import names_of
-from actor_learner.runs.directory import read_config
+from actor_learner.runs.directory import open_run, read_config
 from actor_learner.runs.metrics import read_metrics
 from actor_learner.runs.recorded_config import WITHOUT_EFFECT, Value, flat_config
 from actor_learner.system.fields import check_choice, close_match, refusal
@@ -182,11 +182,12 @@ def _read_runs(run_dirs: Sequence[str | os.PathLike[str]], metrics: Sequence[str
 
 def _read_run(path: str | os.PathLike[str], metrics: Sequence[str], x: str) -> _Run:
     """Return a run whose metrics have a value. Raises ValueError for any other."""
-    config = flat_config(read_config(path))
+    folder = open_run(path).path
+    config = flat_config(read_config(folder))
     missing = [name for name in ("env", "algorithm.name") if name not in config]
     if missing:
         raise ValueError(f"config.json is damaged: it has no {missing[0]}. Received: run_dir={str(path)!r}")
-    run = _Run(str(path), str(config["env"]), config, read_metrics(path))
+    run = _Run(str(path), str(config["env"]), config, read_metrics(folder))
     for metric in metrics:
         known = {metric, X_AXES[x]} <= run.names.keys() or metric in _OF_EPISODES
         if known and not len(series(run.rows, metric, x)[0]):

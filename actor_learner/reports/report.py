@@ -58,10 +58,10 @@ def report(run_dir: str | os.PathLike[str], output: str | os.PathLike[str] | Non
         ValueError: the directory holds no run, holds links, its config.json is damaged, or the file can't be written.
         ImportError: jinja2 or matplotlib isn't installed.
     """
-    output = Path(run_dir, NAME) if output is None else Path(output)
+    run = open_run(run_dir)
+    output = run.path / NAME if output is None else Path(output)
     if output.suffix.lower() not in (".html", ".htm"):
         raise refusal("output", "a file name that ends in .html", str(output))
-    run = open_run(run_dir)
     for package in ("matplotlib", "jinja2"):
         check_package(package, "report", "report")
     facts = read_facts(run, output.parent)

@@ -23,6 +23,7 @@ from actor_learner.environments.calls import Calls, make_call
 from actor_learner.replay.saving import BUFFER_FILES
 from actor_learner.system.files import DamagedError, Entry, check_folder, one_line, write_folder_atomically
 from actor_learner.system.formats import NewerFormatError, stamped, unstamped
+from actor_learner.system.hub import local_path
 
 FORMAT = 1
 RUN_FILE = "run.json"
@@ -212,11 +213,14 @@ def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError
     return None, RunState(), damages
 
 
-def learner_folder(path: Path) -> Path | None:
-    """Return the saved learner of the network at `path`: its own folder, or the newest whole checkpoint of its run.
+def learner_folder(run: str | os.PathLike[str]) -> Path | None:
+    """Return the saved learner of a network: its own folder, or the newest whole checkpoint of its run.
+
+    run: the path of the network or of its folder, or "hf://owner/name".
 
     None: there is none. Raises ValueError as `newest_whole` does.
     """
+    path = local_path(run)
     folder = path if path.is_dir() else path.parent
     return folder if (folder / "learner.npz").is_file() else newest_whole(folder / "checkpoints")[0]
 

@@ -35,6 +35,7 @@ from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.files import parse_json, write_atomically
 from actor_learner.system.formats import NewerFormatError, stamped, unstamped
+from actor_learner.system.hub import local_path
 
 _FILES = ("config.json", "metrics.jsonl", "network.keras", "network.weights.h5", "report.html")
 _FOLDERS = ("checkpoints", "policy", "incidents", "logs")
@@ -101,8 +102,9 @@ def check_run_dir(config: TrainConfig) -> None:
     network, or `init_buffer` names no buffer.
     """
     if config.init_from is not None:
+        folder = local_path(config.init_from)
         try:
-            network_file(Path(config.init_from))
+            network_file(folder)
         except ValueError as error:
             expected = "a directory with a trained network (network.keras)"
             raise refusal("init_from", expected, str(config.init_from)) from error
@@ -157,8 +159,11 @@ def abandon_run(run: RunDirectory) -> None:
 
 
 def open_run(path: str | os.PathLike[str]) -> RunDirectory:
-    """Return the run in a directory. Raises ValueError if there is none, or if a part of it is a link or a pipe."""
-    run = RunDirectory(Path(path))
+    """Return the run in a directory, or on the Hub (see `hub.local_path`).
+
+    Raises ValueError if there is none, or if a part of it is a link or a pipe, and what `local_path` raises.
+    """
+    run = RunDirectory(local_path(path))
     if not run.config.exists():
         runs = run.path.parent.parent.glob("*/*/config.json") if len(run.path.parts) > 2 else ()
         similar = close_match(str(run.path), [str(file.parent) for file in runs])

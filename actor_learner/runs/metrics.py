@@ -15,6 +15,7 @@ from typing import Any
 
 from actor_learner.runs.directory import RunDirectory
 from actor_learner.system.files import open_plain, parse_json
+from actor_learner.system.hub import local_path
 
 LEARNER_TIME = {"learning": "learning", "collecting": "waiting"}
 ACTOR_TIME = {"env": "environments", "acting": "acting", "other": "copying", "waiting": "waiting"}
@@ -82,7 +83,7 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, float]]:
 
     Raises ValueError if the directory has no metrics, or if a line before the last is damaged.
     """
-    file = RunDirectory(Path(path)).metrics
+    file = RunDirectory(local_path(path)).metrics
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
     rows = []
     for number, line in enumerate(lines, 1):

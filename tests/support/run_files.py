@@ -19,12 +19,12 @@ def append_metrics(run, row):
     MetricsFile(run.metrics).append(row)
 
 
-def create_ended_run(folder, observation_space, action_space, network):
+def create_ended_run(folder, observation_space, action_space, network, **settings):
     """Return the folder of what a run leaves when it has ended, as far as exporting it goes."""
     from actor_learner.networks.saving import save_network
     from actor_learner.policy.export.exporting import export_policy
 
-    run = create_run(al.TrainConfig(run_dir=folder))
+    run = create_run(al.TrainConfig(run_dir=folder, **settings))
     save_network(network, run.path)
     export_policy(network, action_space, 1, observation_space, masked=True).save(run.policy)
     return run.path

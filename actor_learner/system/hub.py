@@ -1,0 +1,138 @@
+"""Where a run is: a folder, or a repository of the Hugging Face Hub, hf://owner/name or hf://owner/name@revision.
+
+`local_path` is the one place that tells them apart. huggingface_hub downloads, and keeps its cache under HF_HOME. Its
+cache consists of links, which no reader here follows (see `system.untrusted`): the readers get a copy of plain files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actor_learner.system import __version__
+from actor_learner.system.fields import refusal
+from actor_learner.system.files import one_line
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+LIBRARY = "actor-learner"
+RUN_FILES = ("config.json", "metrics.jsonl", "network.keras", "network.weights.h5", "policy/*", "checkpoints/*")
+"""The files of a repository that belong to the run."""
+
+_REPOSITORY = r"[\w.-]+/[\w.-]+"
+_ADDRESS = re.compile(rf"hf:/+(?P<repo>{_REPOSITORY})(?:@(?P<revision>\S+))?")
+
+
+def is_on_hub(run: object) -> bool:
+    """Return True for an address of the Hub; also for one that went through `Path`, which makes "hf:/owner/name"."""
+    return isinstance(run, str | os.PathLike) and str(run).startswith("hf:/")
+
+
+def local_path(run: str | os.PathLike[str]) -> Path:
+    """Return the folder of a run, downloaded first if it is on the Hub.
+
+    Each call asks the Hub which commit is meant; files that are in the cache aren't downloaded again. Without a
+    connection, the newest cached commit is taken.
+
+    run: a path, "hf://owner/name" or "hf://owner/name@revision" (a branch, tag or commit).
+
+    Raises:
+        ValueError: The address isn't one, or the Hub has no such repository, revision or run.
+        ImportError: huggingface_hub isn't installed; names the extra.
+        OSError: The Hub can't be reached, or a download fails.
+    """
+    if not is_on_hub(run):
+        return Path(run)
+    if (address := _ADDRESS.fullmatch(given := str(run))) is None:
+        raise ValueError(f"A run on the Hub is hf://owner/name or hf://owner/name@revision. Received: {given}")
+    api, patterns = hub_api("hf://"), list(RUN_FILES)
+    with hub_errors(given):
+        snapshot = Path(api.snapshot_download(address["repo"], revision=address["revision"], allow_patterns=patterns))
+    if not (snapshot / "config.json").exists() and not (snapshot / "policy" / "policy.json").exists():
+        raise ValueError(
+            "The repository holds no run: it has neither config.json nor policy/policy.json, "
+            f"which `actor-learner push` writes. Received: {given}"
+        )
+    return _plain_copy(snapshot, address["repo"])
+
+
+def check_repository(name: str, value: object) -> str:
+    """Return "owner/name". Raises ValueError for anything else; huggingface_hub looks at it more closely."""
+    if not isinstance(value, str) or not re.fullmatch(_REPOSITORY, value):
+        raise refusal(name, "owner/name of a repository on the Hugging Face Hub", value)
+    return value
+
+
+def hub_api(purpose: str) -> HfApi:
+    """Return a client of the Hub, with the user's token if there is one. Raises ImportError, naming the extra."""
+    try:
+        from huggingface_hub import HfApi
+    except ImportError as error:
+        raise ImportError(f"{purpose} needs huggingface_hub: pip install 'actor-learner[hub]'") from error
+    return HfApi(library_name=LIBRARY, library_version=__version__)
+
+
+@contextlib.contextmanager
+def hub_errors(given: str) -> Iterator[None]:
+    """Raise any failure of huggingface_hub again, in one line that ends in what was given, without the token."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise ValueError(
+            f"The repository's owner must grant you access first, on its page. Received: {given}"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        expected = (
+            "The Hub has no such repository, or it is private and `hf auth login` or HF_TOKEN gives no access to it"
+        )
+        raise ValueError(f"{expected}. Received: {given}") from error
+    except errors.RevisionNotFoundError as error:
+        raise ValueError(f"The repository has no such branch, tag or commit. Received: {given}") from error
+    except errors.HFValidationError as error:
+        raise ValueError(f"This can't be the name of a repository: {one_line(error)}. Received: {given}") from error
+    except errors.LocalEntryNotFoundError as error:
+        reason = "The Hub can't be reached, and the cache has no whole copy of the repository"
+        raise ConnectionError(f"{reason} ({_without_token(error)}). Received: {given}") from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            reason = (
+                f"The Hub refused it ({status}): `hf auth login` or HF_TOKEN must give a token with the right to do it"
+            )
+            raise PermissionError(f"{reason}. Received: {given}") from error
+        raise ConnectionError(f"The Hub failed ({_without_token(error)}). Received: {given}") from error
+    except Exception as error:  # of the HTTP client, the disk, or a download that was cut off
+        raise ConnectionError(f"The Hub can't be used ({_without_token(error)}). Received: {given}") from error
+
+
+def _without_token(error: BaseException) -> str:
+    from huggingface_hub import get_token
+
+    token = get_token()
+    return one_line(error).replace(token, "TOKEN") if token else one_line(error)
+
+
+def _plain_copy(snapshot: Path, repo: str) -> Path:
+    """Return a folder with copies of what the links in a snapshot lead to; commits don't change, so it is kept."""
+    from huggingface_hub import cached_assets_path
+
+    parent = cached_assets_path(LIBRARY, namespace=repo, subfolder=snapshot.name)
+    folder = parent / repo.partition("/")[2]
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".partial-") as partial:
+            copied = shutil.copytree(snapshot, Path(partial) / "run")
+            try:
+                copied.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # else another process was first
+                    raise
+    return folder
