@@ -23,7 +23,7 @@ from actor_learner.system.keras_import import check_installed, import_keras, ker
 if TYPE_CHECKING:
     import keras
 
-FORMATS = ("litert", "keras", "onnx", "saved_model")
+FORMATS = ("litert", "tflite", "keras", "onnx", "saved_model")
 SPACES = "spaces.json"
 
 
@@ -38,14 +38,14 @@ def export(
 
     `al.load_policy` reads "litert" with NumPy and ai-edge-litert alone. Each of the others holds one model, from the
     environment's observations to deterministic actions for it (normalization, masks, clipping and scaling inside), and
-    the distribution's parameters: `network.keras` for `al.load_network`, `policy.onnx` for ONNX Runtime, a SavedModel
-    for TensorFlow and its servers. `spaces.json` describes both spaces and, for these three, the model's inputs and
-    outputs.
+    the distribution's parameters: `policy.tflite` for LiteRT in any language, by its signature; `network.keras` for
+    `al.load_network`; `policy.onnx` for ONNX Runtime; a SavedModel for TensorFlow and its servers. `spaces.json`
+    describes both spaces and, for these four, the model's inputs and outputs.
 
     Args:
         run_dir: A run that has ended, whether or not it took all its steps.
         output: The new folder; by default `<name of the run>-<format>` in the working directory.
-        format: "litert", "keras", "onnx" or "saved_model".
+        format: "litert", "tflite", "keras", "onnx" or "saved_model".
         network: A built network that gets the weights, for a run whose network Keras can't rebuild from its file; not
             for "litert".
 
@@ -134,6 +134,8 @@ def _convert(model: keras.Model, format: str, folder: Path) -> None:
         with _silence_converters():
             if format == "saved_model":
                 model.export(folder, format="tf_saved_model", verbose=False)
+            elif format == "tflite":
+                model.export(folder / "policy.tflite", format="litert", verbose=False, input_signature=[model.input])
             elif format == "onnx":
                 model.export(folder / "policy.onnx", format="onnx", verbose=False, input_signature=[model.input])
             elif write_network(model, folder).suffix != ".keras":
