@@ -23,7 +23,7 @@ from actor_learner.system.keras_import import check_installed, import_keras, ker
 if TYPE_CHECKING:
     import keras
 
-FORMATS = ("litert", "keras", "onnx", "saved_model")
+FORMATS = ("litert", "tflite", "keras", "onnx", "saved_model")
 SPACES = "spaces.json"
 
 
@@ -37,15 +37,16 @@ def export(
     """Write the policy of a run into a new folder, for use elsewhere, and return the folder.
 
     `al.load_policy` reads "litert" with NumPy and ai-edge-litert alone. Each of the other formats holds one model:
-    `network.keras` for `al.load_network`, `policy.onnx` for ONNX Runtime, a SavedModel for TensorFlow and its servers.
+    `policy.tflite` for LiteRT in any language, by its signature; `network.keras` for `al.load_network`; `policy.onnx`
+    for ONNX Runtime; a SavedModel for TensorFlow and its servers.
     The model maps the environment's observations to deterministic actions for it (normalization, masks, clipping and
-    scaling inside), and to the distribution's parameters. `spaces.json` describes both spaces and, for these three, the
+    scaling inside), and to the distribution's parameters. `spaces.json` describes both spaces and, for these four, the
     model's inputs and outputs.
 
     Args:
         run_dir: A run that has ended, with or without all its steps.
         output: The new folder; by default `<name of the run>-<format>` in the working directory.
-        format: "litert", "keras", "onnx" or "saved_model".
+        format: "litert", "tflite", "keras", "onnx" or "saved_model".
         network: A built network that gets the weights, for a run whose network Keras can't rebuild from its file; not
             for "litert".
 
@@ -139,6 +140,8 @@ def _convert(model: keras.Model, format: str, folder: Path) -> None:
         with _silence_converters():
             if format == "saved_model":
                 model.export(folder, format="tf_saved_model", verbose=False)
+            elif format == "tflite":
+                model.export(folder / "policy.tflite", format="litert", verbose=False, input_signature=[model.input])
             elif format == "onnx":
                 model.export(folder / "policy.onnx", format="onnx", verbose=False, input_signature=[model.input])
             elif write_network(model, folder).suffix != ".keras":

@@ -131,6 +131,13 @@ def acts_saved_model(folder, observation):
     return {key: value.numpy() for key, value in outputs.items()}
 
 
+def acts_tflite(folder, observation):
+    from ai_edge_litert.interpreter import Interpreter
+
+    act = Interpreter(str(folder / "policy.tflite")).get_signature_runner()
+    return act(**leaf_values(observation, "observation"))
+
+
 def acts_onnx(folder, observation):
     session = pytest.importorskip("onnxruntime", reason="needs onnxruntime").InferenceSession(folder / "policy.onnx")
     feed = leaf_values(observation, "observation")
@@ -147,7 +154,7 @@ def litert_exports(runs, tmp_path_factory):
     ("acts", "name"),
     [
         pytest.param(acts, name, marks=[pytest.mark.thorough] * (name in ("mlp", "cnn")))
-        for acts in (acts_litert, acts_keras, acts_saved_model, acts_onnx)
+        for acts in (acts_litert, acts_tflite, acts_keras, acts_saved_model, acts_onnx)
         for name in CASES
     ],
 )

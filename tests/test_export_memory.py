@@ -53,6 +53,13 @@ def step_saved_model(folder):
     }
 
 
+def step_tflite(folder):
+    from ai_edge_litert.interpreter import Interpreter
+
+    act = Interpreter(str(folder / "policy.tflite")).get_signature_runner()
+    return lambda feed: act(**feed)
+
+
 def step_onnx(folder):
     session = pytest.importorskip("onnxruntime", reason="needs onnxruntime").InferenceSession(folder / "policy.onnx")
     names = [output.name for output in session.get_outputs()]
@@ -60,7 +67,11 @@ def step_onnx(folder):
 
 
 @pytest.mark.parametrize(
-    "load", [step_keras, *(pytest.param(step, marks=pytest.mark.thorough) for step in (step_saved_model, step_onnx))]
+    "load",
+    [
+        step_keras,
+        *(pytest.param(step, marks=pytest.mark.thorough) for step in (step_tflite, step_saved_model, step_onnx)),
+    ],
 )
 def test_other_formats_step_as_litert_does(run, load, tmp_path):
     kind = load.__name__.removeprefix("step_")

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.add_argument(
         "--format",
         default="litert",
-        metavar="{litert,keras,onnx,saved_model}",
+        metavar="{litert,tflite,keras,onnx,saved_model}",
         help="litert: for al.load_policy, with NumPy and ai-edge-litert only; the others map raw observations to the "
         "actions that environments take (default: litert)",
     )

@@ -130,8 +130,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             otherwise "tensorflow".
         run_dir: directory of the run; None: runs/<env>/<algorithm>-<seed>-<n>, with the first free n.
         overwrite: replace the run in `run_dir`.
-        init_from: run to start from, in a directory or on the Hub (hf://owner/name): its weights, also of critics, and its statistics of observations and of scaled
-            rewards. Optimizer, counters and replay buffer are new.
+        init_from: run to start from, in a directory or on the Hub (hf://owner/name): its weights, also of critics, and
+            its statistics of observations and of scaled rewards. Optimizer, counters and replay buffer are new.
         init_from_count: largest weight of those statistics, in observations; None: their own number.
         init_buffer: replay buffer to begin with, such as demonstrations: a folder that `ReplayBuffer.save` or a
             checkpoint wrote, or minari:NAME of a Minari dataset. The buffer gets the algorithm's `buffer_size`.
