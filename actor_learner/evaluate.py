@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from actor_learner.policy.policy import Policy, load_policy
 from actor_learner.replay import minari_datasets
 from actor_learner.runs.directory import open_run, read_config
 from actor_learner.runs.recorded_config import RecordedConfig
-from actor_learner.spaces.kinds import to_json
+from actor_learner.spaces.kinds import Box, to_json
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.system.fields import check_choice, check_count, refusal
@@ -126,7 +127,8 @@ def evaluate(
         vectorization: As for `train`; by default the run's.
         autoreset_mode: As for `train`; by default the run's.
         wrappers: As for `train`; by default the run's, also around another environment; `()` for none.
-        wrapper_kwargs: Keyword arguments of the wrappers; by default the run's, if the wrappers are the run's.
+        wrapper_kwargs: Keyword arguments of the wrappers, by class name; other classes keep the run's, if the wrappers
+            are the run's.
         max_episode_steps: Env steps after which an episode is cut off; None: the environment ends its episodes. Needs
             single environments.
         record: "minari:NAME": the name of a new Minari dataset of these episodes. Needs single environments, of which
@@ -197,10 +199,15 @@ def run_environment(config: Mapping[str, Any], **arguments: Any) -> dict[str, An
     if env is not None and not by_name_only and not same_env(env, own):
         unused.add("env_kwargs")
     taken = {name: config[name] for name in ENV_ARGUMENTS if name in config and name not in {*given, *unused}}
+    more, own_kwargs = given.get("wrapper_kwargs"), config.get("wrapper_kwargs")
+    if "wrapper_kwargs" not in unused and isinstance(more, Mapping) and isinstance(own_kwargs, Mapping):
+        taken["wrapper_kwargs"] = {name: value for name, value in own_kwargs.items() if name not in more}
     if missing := {name: marks for name, value in taken.items() if (marks := callable_marks(value))}:
         name = next(iter(missing))
         raise ValueError(f"`{name}` must be given: the run's config.json {ask_again(missing)}. Received: {name}=None")
     found = {**{name: imported(value, name) for name, value in taken.items()}, **given}
+    if "wrapper_kwargs" in taken and "wrapper_kwargs" in given:
+        found["wrapper_kwargs"] = {**imported(taken["wrapper_kwargs"], "wrapper_kwargs"), **given["wrapper_kwargs"]}
     return {**found, "wrappers": check_wrappers("wrappers", found.get("wrappers"))}
 
 
@@ -237,6 +244,21 @@ class _Player:
                 f"other spaces. Received: env={environments.name!r} with {environments.observation_space} and "
                 f"{environments.action_space}"
             )
+        theirs = environments.spaces.observation.leaves
+        for leaf, place in zip(ours, places, strict=True):
+            if _is_of_another_kind(leaf.space, theirs[place].space):
+                warnings.warn(
+                    f"The policy was trained on {leaf.label} {leaf.space}: what it does elsewhere may mean nothing. "
+                    f"Received: env={environments.name!r} with {theirs[place].space}",
+                    stacklevel=4,
+                )
+        for mine, bounded in zip(policy.spaces.gymnasium.action.leaves, environments.spaces.action.leaves, strict=True):
+            if _is_narrower(bounded.space, mine.space):
+                raise ValueError(
+                    "The policy's actions may leave the bounds of `env`; gymnasium.wrappers.ClipAction or "
+                    f"RescaleAction keeps them inside. Received: env={environments.name!r} with {bounded.space}, "
+                    f"where the policy's space is {mine.space}"
+                )
         self._inputs = [(place, leaf.dtype) for place, leaf in zip(places, ours, strict=True)]
 
     def choose(self, observation: tuple[Array, ...], start: Array | None) -> Any:
@@ -270,6 +292,23 @@ def _fits(ours: Leaf, theirs: Leaf) -> bool:
     counts = choice_counts(ours.space)
     same_counts = not counts or counts == choice_counts(theirs.space)
     return ours.shape == theirs.shape and same_counts and np.can_cast(theirs.dtype, ours.dtype, "same_kind")
+
+
+def _is_narrower(space: Any, other: Any) -> bool:
+    """Return whether a Box has bounds inside those of the other one, but for float32's rounding."""
+    if not isinstance(space, Box):
+        return False
+    low, high, other_low, other_high = (np.float32(bound) for bound in (space.low, space.high, other.low, other.high))
+    return bool((low > other_low).any() or (high < other_high).any())
+
+
+def _is_of_another_kind(space: Any, other: Any) -> bool:
+    """Return whether a Box has another dtype than the other one, or other bounds, if it has any."""
+    if not isinstance(space, Box) or not isinstance(other, Box) or not np.isfinite([space.low, space.high]).any():
+        return False
+    pairs = ((space.low, other.low), (space.high, other.high))
+    same_bounds = all(np.array_equal(np.float32(mine), np.float32(theirs)) for mine, theirs in pairs)
+    return space.dtype != other.dtype or not same_bounds
 
 
 def _describe(leaf: Leaf) -> str:

@@ -134,7 +134,7 @@ def push(
 def _check_access(api: HfApi, repo: str, *, private: bool) -> None:
     """Raise what `push` raises of the Hub, before anything takes time."""
     from huggingface_hub import get_token
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils._validators import validate_repo_id  # `utils` exports it, but not to type checkers
 
     with hub_errors(repo):
         validate_repo_id(repo)

@@ -607,6 +607,12 @@ def test_the_runs_wrappers_go_around_every_environment_unless_others_are_given(r
         assert evaluate(run_dir, env, episodes=2).lengths.tolist() == [2, 2]
     assert evaluate(run_dir, Fixed, episodes=2, wrappers=()).lengths.tolist() == [3, 3]
     assert evaluate(run_dir, episodes=1, wrapper_kwargs=[{"max_episode_steps": 5}]).lengths.tolist() == [5]
+    wrapping["wrappers"].append("gymnasium.wrappers:RecordEpisodeStatistics")
+    run_dir = run_with(env="CartPole-v1", **wrapping)
+    other = {"RecordEpisodeStatistics": {"buffer_length": 3}}
+    assert evaluate(run_dir, episodes=2, wrapper_kwargs=other).lengths.tolist() == [2, 2], (
+        "the other class keeps its own"
+    )
     run_dir = run_with(env="CartPole-v1", wrappers=[lambda env: env])
     assert "`wrappers` must be given" in refused(run_dir)
 
@@ -636,3 +642,38 @@ def test_a_policy_remembers_within_an_episode_and_not_beyond():
         found = evaluate(policy, AlternatingEnv, episodes=20, seed=0, num_envs=num_envs)
         assert found.mean == found.mean_length
     assert found.mean > 4
+
+
+class Bounds(gym.Env):
+    """Keeps the actions; its observations and actions have the given bounds."""
+
+    def __init__(self, observation=1.0, action=1.0, dtype=np.float32):
+        self.observation_space = Box(-observation, observation, (2,), dtype)
+        self.action_space = Box(-action, action, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, self.observation_space.dtype), {}
+
+    def step(self, action):
+        return np.zeros(2, self.observation_space.dtype), 16777217.0, True, False, {}
+
+
+@pytest.fixture(scope="module")
+def bounded():
+    env = Bounds()
+    network = default_network(env.observation_space, env.action_space, hidden_sizes=(2,))
+    return Policy.from_network(network, env.action_space, observation_space=env.observation_space)
+
+
+def test_narrower_bounds_of_actions_are_refused(bounded):
+    assert evaluate(bounded, functools.partial(Bounds, action=2.0), episodes=1).mean == 16777217, "in float64"
+    message = refused(bounded, functools.partial(Bounds, action=0.1))
+    assert "actions may leave the bounds of `env`; gymnasium.wrappers.ClipAction or RescaleAction keeps" in message
+    assert "Box(-0.1, 0.1, (1,), float32)" in message
+
+
+@pytest.mark.parametrize("changes", [{"observation": 5.0}, {"dtype": np.float16}])
+def test_observations_of_another_kind_are_named(bounded, changes):
+    kind = r"was trained on observation Box\(-1\.0, 1\.0, \(2,\), float32\): .*Received: env="
+    with pytest.warns(UserWarning, match=kind):
+        evaluate(bounded, functools.partial(Bounds, **changes), episodes=1)

@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     add_number(group, "--episodes", 20, "N", "number of episodes")
     add_number(group, "--seed", 0, "N", "seed of the episodes")
     group.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the most likely")
+    group.add_argument("--num-envs", type=converter(int), metavar="N", help="number of environments (default: 8)")
     add_environment(group)
     limit = "cut off episodes after so many steps (default: the environment ends them)"
     group.add_argument("--max-episode-steps", type=converter(int), metavar="STEPS", help=limit)
@@ -60,7 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
     keras_backend()
     from actor_learner.evaluate import evaluate
 
-    options = {name: getattr(arguments, name) for name in ("episodes", "seed", "max_episode_steps", "record")}
+    options = {
+        name: getattr(arguments, name) for name in ("episodes", "seed", "num_envs", "max_episode_steps", "record")
+    }
     options |= {**_environment(arguments), "deterministic": not arguments.stochastic}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"gymnasium\.")  # an existing folder, the making of a window

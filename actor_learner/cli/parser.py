@@ -154,14 +154,16 @@ def _typed(argv: Sequence[str]) -> set[str]:
 def _spellings(argv: Sequence[str]) -> dict[str, str]:
     """Return what stands at a shell for the names of fields and arguments: the flags of a command that it may have."""
     typed = _typed(argv)
-    names = {flag[2:].replace("-", "_") for flag in typed} | {"env", "env_kwargs", "max_episode_steps", "output"}
+    names = {flag[2:].replace("-", "_") for flag in typed} | {"env", "env_kwargs", "output"}
     command = argv[0] if argv else ""
+    if command == "evaluate":
+        names.add("max_episode_steps")
     if configures := command in ("train", "benchmark", "tune"):
         hyperparameters = {field.name for kind in BY_NAME.values() for field in dataclasses.fields(kind)}
         names |= names_of(TrainConfig) - {"callbacks"} | hyperparameters | {"resume"}
     spelled = {name: f"--{name.replace('_', '-')}" for name in names}
     if configures:
-        spelled["env"] = "ENV"
+        spelled |= {"env": "ENV", "callbacks": "--callback"}
     if "--resume" in typed:
         spelled["run_dir"] = "--resume"
     arguments = {**dict.fromkeys(("run_dir", "run_dirs"), "RUN_DIR"), "repo": "OWNER/NAME"}

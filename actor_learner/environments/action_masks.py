@@ -194,7 +194,9 @@ def warn_of_unused_masks(vector_env: AnyVectorEnv) -> None:
         text = (
             f"Action masks aren't used: give a method {METHOD}(self), or an entry {MASK_KEY!r} of info or observation"
         )
-        warnings.warn(f"{text}. Received: an attribute {found[0]}", UserWarning, stacklevel=4)
+        value = getattr(envs[0], "get_wrapper_attr", functools.partial(getattr, envs[0]))(found[0])
+        what = "a method with arguments" if callable(value) and found[0] == METHOD else "an attribute"
+        warnings.warn(f"{text}. Received: {what}, {found[0]}", UserWarning, stacklevel=4)
 
 
 def _call_for_all(method: Callable[[], Any], indices: Array) -> Any:

@@ -36,6 +36,7 @@ if tuple(int(number) for number in gym.__version__.split(".")[:2]) >= (1, 4):
 
 ENDLESS_STEPS = 100_000
 """Env steps after which an episode that hasn't ended causes a warning."""
+_OLD_FINAL_OBS = "final_observation"
 _SEARCHED_EPISODES = 20  # after which `info_keys` that none of them had cause a warning
 
 
@@ -222,12 +223,12 @@ class Environments:
             self._reward[was_absent] = 0.0
             self._statistics.start(was_absent, self._step)  # their next observation may start an episode
             valid = valid & ~was_absent
-        terminated = terminated & valid
-        truncated = truncated & valid & ~terminated
+        terminated, cut_off = terminated & valid, truncated & valid
+        truncated = cut_off & ~terminated
         ended = terminated | truncated
         self._check_leaving(valid & ~ended)
-        if LIFE_LOST in infos:
-            ended = truncated | (terminated & ~np.asarray(infos[LIFE_LOST], dtype=bool))
+        if LIFE_LOST in infos:  # a life may be lost in the step that a time limit cuts off
+            ended = cut_off | (terminated & ~np.asarray(infos[LIFE_LOST], dtype=bool))
         self._resetting = None
         idle = np.zeros_like(ended) if self._absent is None else self._absent
         if self._masks.in_use:
@@ -236,7 +237,7 @@ class Environments:
         started = (~valid if self.autoreset_mode is AutoresetMode.NEXT_STEP else ended | ~valid) & ~idle
         final = None
         if ended.any():
-            self._statistics.finish(ended, truncated, self._step, self._last_infos(infos))
+            self._statistics.finish(ended, cut_off, self._step, self._last_infos(infos))
             final = self._end(ended, truncated, infos)
             if not self._actor:
                 self.warn_of_missing_info(least=_SEARCHED_EPISODES)
@@ -324,6 +325,12 @@ class Environments:
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
             return [infos]
         final = infos.get("final_info")
+        if final is not None and not isinstance(final, dict) and not self._actor:
+            warnings.warn(
+                f"{self._where()}: `infos['final_info']` must be a dict of arrays, as in Gymnasium 1.0, and isn't "
+                f"read. Received: {type(final).__name__}",
+                stacklevel=5,
+            )
         recorded: dict[str, Any] = {key: infos[key] for key in ("episode", "_episode") if key in infos}
         return [final, recorded] if isinstance(final, dict) else [recorded]
 
@@ -339,6 +346,12 @@ class Environments:
         if mode is not declared and isinstance(self.vector_env.unwrapped, gym.vector.SyncVectorEnv):
             name = declared and declared.name
             raise EnvError(f"{self._where()} has the autoreset mode {name}. Received: autoreset_mode={given!r}")
+        if declared not in (None, mode) and not self._actor:
+            warnings.warn(
+                f"{self._where()} declares the autoreset mode {declared.name}: with another one, the last observations "
+                f"of its episodes are wrong, unless the declaration is. Received: autoreset_mode={given!r}",
+                stacklevel=4,
+            )
         return mode
 
     def _check_bounds(self) -> None:
@@ -396,7 +409,14 @@ class Environments:
     def _check_final_obs(self, infos: dict[str, Any]) -> None:
         given, same_step = "final_obs" in infos, self.autoreset_mode is AutoresetMode.SAME_STEP
         if same_step and not given:
-            raise self._mode_error("gave no `infos['final_obs']` at the end of an episode")
+            older = (
+                ", but `infos['final_observation']`, its name before Gymnasium 1.0" if _OLD_FINAL_OBS in infos else ""
+            )
+            raise EnvError(
+                f"{self._where()} gave no `infos['final_obs']` at the end of an episode{older}: put the last "
+                "observations there, or declare another `metadata['autoreset_mode']` if it isn't reset in that step. "
+                f"Received: autoreset_mode={self.autoreset_mode.name}"
+            )
         if given and not same_step and not self._mode_checked:
             raise self._mode_error("gave `infos['final_obs']` at the end of an episode, as SAME_STEP does")
 

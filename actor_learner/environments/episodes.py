@@ -108,9 +108,9 @@ class EpisodeStatistics:
         if not ends:
             return None
         keys = [key for key in self._info_keys if any(key in end.info for end in ends)]
-        info = {key: np.array([end.info.get(key, np.nan) for end in ends], dtype=np.float32) for key in keys}
-        returns = np.array([end.total for end in ends], dtype=np.float32)
-        lengths = np.array([end.length for end in ends], dtype=np.float32)
+        info = {key: np.array([end.info.get(key, np.nan) for end in ends], dtype=np.float64) for key in keys}
+        returns = np.array([end.total for end in ends], dtype=np.float64)
+        lengths = np.array([end.length for end in ends], dtype=np.float64)
         return Episodes(np.array([end.row for end in ends]), returns, lengths, info)
 
     def _running(self, row: int, step: int) -> tuple[float, float]:

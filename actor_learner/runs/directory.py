@@ -170,6 +170,8 @@ def open_run(path: str | os.PathLike[str]) -> RunDirectory:
         reason = "it is a file" if run.path.exists() else f"the directory isn't there{similar}"
         if run.path.is_dir():
             reason = f"the directory has no config.json{_runs_below(run)}"
+        if run.path.suffix == ".keras" or (run.path / "network.keras").is_file():  # a callback's, or a checkpoint's
+            reason += f"; in Python, al.evaluate(al.load_network({str(path)!r}), env=...) plays its network"
         raise ValueError(f"`run_dir` holds no run: {reason}. Received: run_dir={str(path)!r}")
     check_no_links(run)
     for file in (run.config, run.metrics):

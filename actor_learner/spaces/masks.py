@@ -127,9 +127,10 @@ def _as_booleans(value: Any, shape: tuple[int, int], label: str) -> Array:
     mask = np.asarray(value)
     if mask.shape != shape:
         hint = "; flatten it, in the order of the actions" if mask.ndim > 2 and mask.size == shape[0] * shape[1] else ""
+        received = f"shape={mask.shape}, expected {shape}" if mask.ndim else repr(value)
         raise ValueError(
             f"`{label}` must have {shape[1]} entries for each environment, one for each action{hint}. "
-            f"Received: shape={mask.shape}, expected {shape}"
+            f"Received: {received}"
         )
     if mask.dtype == np.bool_:
         return mask

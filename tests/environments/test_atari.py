@@ -238,14 +238,17 @@ class TestLifeLoss:
         with pytest.raises(EnvError, match=r"needs `lives` in every info. Received: \[\].*env `Arrays`"):
             environments.reset(0)
 
-    def test_single_environments_may_say_it_themselves(self):
-        class TwoLives(Script):
+    @pytest.mark.parametrize("cut_off", [False, True])
+    def test_single_environments_may_say_it_themselves(self, cut_off):
+        """Also in the step that a time limit cuts off."""
+
+        class Lives(Script):
             def step(self, action):
                 observation, reward, terminated, truncated, info = super().step(action)
-                lost = self.count == 2
+                lost = self.count == 2 or (cut_off and self.count == 5)
                 return observation, reward, terminated or lost, truncated, {**info, "life_lost": lost}
 
-        environments = Environments(SerialVectorEnv([TwoLives([(5, True, False)])]))
+        environments = Environments(SerialVectorEnv([Lives([(5, not cut_off, cut_off)])]))
         environments.reset(0)
         terminated, episodes = [], []
         for _ in range(5):

@@ -138,13 +138,24 @@ class TestMisbehaviour:
         ("mode", "message"),
         [
             ("disabled", r"CartPoleVectorEnv.*ignored `options\['reset_mask'\]`.*DISABLED"),
-            ("same_step", r"gave no `infos\['final_obs'\]`.*autoreset_mode=SAME_STEP"),
+            ("same_step", r"gave no `infos\['final_obs'\]`.*put the last observations there.*autoreset_mode=SAME_STEP"),
         ],
     )
     def test_an_environment_that_does_not_keep_its_mode(self, mode, message):
-        environments = Environments(CartPoleVectorEnv(4), autoreset_mode=mode)
+        with pytest.warns(UserWarning, match=f"declares the autoreset mode NEXT_STEP.*autoreset_mode='{mode}'"):
+            environments = Environments(CartPoleVectorEnv(4), autoreset_mode=mode)
         with pytest.raises(EnvError, match=message):
             play(environments, 60)
+
+    def test_last_observations_and_infos_of_older_versions_are_named(self):
+        old = {"final_observation": np.zeros((2, 3)), "final_info": np.array([{"laps": 2}, None])}
+        environments = Environments(Arrays(mode=AutoresetMode.SAME_STEP, infos=old))
+        environments.reset(0)
+        with (
+            pytest.warns(UserWarning, match=r"`infos\['final_info'\]` must be a dict of arrays.*Received: ndarray"),
+            pytest.raises(EnvError, match=r"but `infos\['final_observation'\]`, its name before Gymnasium 1\.0"),
+        ):
+            vector_step(environments, terminated=[True, False])
 
     @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
     def test_another_mode_that_behaves_as_same_step(self, mode):

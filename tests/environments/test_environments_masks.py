@@ -248,17 +248,17 @@ class TestRefused:
             raising.reset(0)
 
     @pytest.mark.parametrize(
-        ("name", "value"),
+        ("name", "value", "what"),
         [
-            ("action_masks", property(lambda env: env.mask())),
-            ("action_masks", lambda env, observation: env.mask()),
-            ("action_mask", lambda env: env.mask()),
+            ("action_masks", property(lambda env: env.mask()), "an attribute"),
+            ("action_masks", lambda env, observation: env.mask(), "a method with arguments"),
+            ("action_mask", lambda env: env.mask(), "an attribute"),
         ],
     )
-    def test_masks_that_are_not_read_are_named(self, name, value):
+    def test_masks_that_are_not_read_are_named(self, name, value, what):
         kind = type("Other", (Masked,), {"info": lambda env: {}, name: value})
         environments = make("serial", [[(5, True, False)]], kind)
-        with pytest.warns(UserWarning, match=rf"^Action masks aren't used: .*Received: an attribute {name}$"):
+        with pytest.warns(UserWarning, match=rf"^Action masks aren't used: .*Received: {what}, {name}$"):
             environments.reset(0)
         assert environments.action_mask is None
 

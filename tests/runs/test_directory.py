@@ -177,6 +177,8 @@ def test_a_folder_that_is_no_run(tmp_path):
     for number in range(7):
         create_run(al.TrainConfig(run_dir=f"runs/Env-v0/ppo-0-{number}"))
     (tmp_path / "failed/logs").mkdir(parents=True)
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint/network.keras").touch()
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="holds no run: it is a file"):
         open_run("file")
@@ -184,8 +186,9 @@ def test_a_folder_that_is_no_run(tmp_path):
         ("runs/Env-v0", r"but these runs: runs/Env-v0/ppo-0-0, .*/ppo-0-4 and 2 others\. Received"),
         ("runs", r"but these runs: runs/Env-v0/ppo-0-0,"),
         ("failed", r"only the logs of a run that ended before its first update\."),
+        ("checkpoint", r".*al\.evaluate\(al\.load_network\('checkpoint'\), env=\.\.\.\) plays its network\."),
     ):
-        with pytest.raises(ValueError, match=rf"holds no run: the directory has no config.json, {said}"):
+        with pytest.raises(ValueError, match=rf"holds no run: the directory has no config.json[,;]? ?{said}"):
             open_run(folder)
     for text in ("{", "[]"):
         (tmp_path / "config.json").write_text(text)
