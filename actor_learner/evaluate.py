@@ -41,7 +41,7 @@ class Evaluation:
     """The finished episodes, ordered by environment, then by time.
 
     Attributes:
-        returns: [episodes] float64, undiscounted sums of the raw rewards.
+        returns: [episodes] float64, undiscounted sums of the raw rewards (float32).
         lengths: [episodes] int64, env steps.
         info: Name of an entry of the last step's info (the run's `info_keys`, else `is_success`) -> [episodes] float64,
             NaN for an episode without one.
