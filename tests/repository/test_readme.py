@@ -1,4 +1,4 @@
-"""Every code block of the README and of the pages in docs/ is run."""
+"""The blocks marked `python` and `sh` of the README and of the pages in docs/ are run."""
 
 from __future__ import annotations
 

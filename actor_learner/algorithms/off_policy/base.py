@@ -73,7 +73,7 @@ class LossGroup(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicy(Hyperparameters):
-    """The hyperparameters that algorithms with a replay buffer share, with SB3's names, defaults and meaning.
+    """The hyperparameters that algorithms with a replay buffer share, with SB3's meaning, defaults and most names.
 
     SB3's `batch_size` is `minibatch_size` here. Its `train_freq` and `gradient_steps` are one number,
     `updates_per_step` (gradient_steps / train_freq / n_envs): how much is learned doesn't depend on how many
