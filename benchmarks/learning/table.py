@@ -180,6 +180,15 @@ def write_table(rows: Sequence[Row], runs: Path, output: Path) -> None:
             words = ["plot", *map(str, runs_of_row), "--band", "bootstrap", "--output", str(output / f"{row.slug}.png")]
             subprocess.run([sys.executable, *COMMAND, *words], check=True, timeout=300)
     write(found, file, page(found))
+    write(counts(found), output / "counts.json")
+
+
+def counts(found: Figures) -> Figures:
+    """Return the number of rows of ours; of those on TensorFlow that have a goal; and of those that reach it."""
+    ours = [row for row in ROWS if row.name in found and row.library == "ours"]
+    goals = {row.name: row.goal.value for row in ours if row.goal and "jax" not in row.options}
+    reached = [name for name, goal in goals.items() if _interval(_means(found[name]["seeds"]))[1] >= goal]
+    return {"rows": len(ours), "with_goal": len(goals), "reached": len(reached)}
 
 
 def page(found: Figures) -> str:
@@ -211,7 +220,7 @@ def page(found: Figures) -> str:
 
 
 def _table_row(row: Row, command: str, seeds: Sequence[Figures]) -> tuple[str, ...]:
-    values = np.array([seed["evaluation_mean"] for seed in seeds])
+    values = _means(seeds)
     middle, (low, high) = float(interquartile_mean(values[:, None])[0]), _interval(values)
     goal = row.goal
     evaluation = f"{middle:,.1f}" + (f" [{low:,.1f}, {high:,.1f}]" if values[1:].size else "")
@@ -233,6 +242,10 @@ def _table_row(row: Row, command: str, seeds: Sequence[Figures]) -> tuple[str, .
         f"{statistics.mean(seed['seconds'] for seed in seeds):,.0f}",
         "; ".join(sorted(made)),
     )
+
+
+def _means(seeds: Sequence[Figures]) -> Any:
+    return np.array([seed["evaluation_mean"] for seed in seeds])
 
 
 def _interval(values: Any) -> tuple[float, float]:
