@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import figures
 from benchmarks.harness import ROOT
+from benchmarks.learning import table
 
 LISTED = tomllib.loads((ROOT / "benchmarks" / "figures.toml").read_text(encoding="utf-8"))
 PAGES = figures.pages(ROOT)
@@ -27,6 +28,12 @@ def test_a_changed_digit_is_found_and_written_back(page):
     problems, written = figures.check(PAGES | {page: changed}, LISTED, SOURCES)
     assert [problem.partition(" stands")[2] for problem in problems] == [f" there, its source has {figure.expected}"]
     assert written == PAGES
+
+
+def test_the_counted_rows_are_those_of_the_learning_results():
+    learning = ROOT / "benchmarks" / "learning"
+    found, counts = (json.loads((learning / f"{name}.json").read_text("utf-8")) for name in ("learning", "counts"))
+    assert table.counts(found) == counts
 
 
 @pytest.fixture
