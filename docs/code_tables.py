@@ -54,7 +54,7 @@ def _algorithms() -> str:
         algorithm = kind()
         taken = [label for label, space in _ACTIONS.items() if _takes_actions(algorithm, space)]
         row = {
-            "algorithm": f"[{kind.__name__}]({_page(name, kind.__name__)})",
+            "algorithm": f"[{name.upper()}]({_page(name, kind.__name__)})",
             "learns from": "a replay buffer" if kind.REPLAYS else "each batch once",
             "actions": "every kind" if len(taken) == len(_ACTIONS) else ", ".join(taken),
             "masks": _yes(any(choices(_ACTIONS[label]) for label in taken)),
