@@ -18,8 +18,8 @@ from actor_learner.runs.glossary import METRICS
 from actor_learner.spaces.structure import action_structure, choices
 
 ROOT = Path(__file__).resolve().parent.parent
-MARK = re.compile(r"<!-- (\w+)((?: \w+)*) -->")
-"""The place of a table in a page: its name, and arguments."""
+MARK = re.compile(r"^<!-- (\w+)((?: \w+)*) -->$", re.MULTILINE)
+"""The place of a table in a page, a line of its own: its name, and arguments."""
 
 _EFFECTS = {"learning": "learned", "pace": "pace", "none": "nothing"}
 _ACTIONS = {
