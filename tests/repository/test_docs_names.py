@@ -29,8 +29,8 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("docs/algorithms/*.md")))
 }
 COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?(actor-learner|scripts/train)((?: .*)?)$")
-OTHERS = {"--no-deps", "--logdir", "--shm-size", "--cpus"}
-"""Flags of pip, tensorboard and docker."""
+OTHERS = {"--no-deps", "--logdir", "--shm-size", "--cpus", "--multirun"}
+"""Flags of pip, tensorboard, docker and Hydra."""
 OTHER_WORDS = {"n_envs", "n_steps", "train_freq", "policy_kwargs", "memfd_create"}
 """Names of SB3 and of the system, which the guides mention."""
 
