@@ -127,7 +127,7 @@ class Figure(NamedTuple):
 
 def pages(root: Path) -> dict[str, str]:
     """Return the text of the README and of each page in docs/, by its path."""
-    files = (root / "README.md", *sorted((root / "docs").glob("*.md")))
+    files = (root / "README.md", *sorted((root / "docs").rglob("*.md")))
     return {file.relative_to(root).as_posix(): file.read_text(encoding="utf-8") for file in files}
 
 
