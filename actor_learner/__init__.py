@@ -1,7 +1,7 @@
 """The actor-learner for Keras 3.
 
 Actor processes step Gymnasium vector environments and write trajectories into shared memory; one learner turns each
-batch into an update of any Keras model and publishes new weights. Read `actor_learner/train.py` first.
+batch into an update of a Keras model and publishes new weights. Read `actor_learner/train.py` first.
 
 Names are imported on first use, so that `import actor_learner` costs nothing and actors never load TensorFlow.
 """

@@ -23,6 +23,7 @@ TOPICS = {
     "replay": "benchmarks.replay.compare",
     "resources": "benchmarks.replay.resources",
     "scaling": "benchmarks.scaling.scaling",
+    "figures": "benchmarks.figures",
     "gpu": "benchmarks.gpu.gpu",
     "gpu-pack": "benchmarks.gpu.pack",
     "memory": "benchmarks.overhead.memory",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import griffe
+from code_tables import default_of
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -48,13 +49,3 @@ def _describe_fields(documented: griffe.Class) -> None:
     if texts and documented.docstring is not None and "Attributes:" not in documented.docstring.value:
         lines = "".join(f"    {name}: {text[0].upper()}{text[1:]}.\n" for name, text in texts.items())
         documented.docstring.value += f"\n\nAttributes:\n{lines}"
-
-
-def default_of(field: dataclasses.Field[Any]) -> str | None:
-    """Return a default as an expression; None if a value must be given."""
-    if field.default is not dataclasses.MISSING:
-        return getattr(field.default, "__qualname__", None) or repr(field.default)
-    if field.default_factory is dataclasses.MISSING:
-        return None
-    made = field.default_factory()
-    return f"{type(made).__name__}()" if dataclasses.is_dataclass(made) else repr(made)

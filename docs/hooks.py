@@ -7,25 +7,18 @@ of these files.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
-from collections.abc import Iterable, Sequence
-from html import escape, unescape
+from html import unescape
 from pathlib import Path
 from typing import Any
 
-from griffe_fields import default_of
+from code_tables import ROOT, fill
 from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
-from actor_learner.algorithms import BY_NAME
-from actor_learner.config.config import TrainConfig
-from actor_learner.runs.glossary import METRICS
-
-ROOT = Path(__file__).resolve().parent.parent
 SCRIPT_PAGE = "# {name}\n\n{about}\n\n```python\n{code}```\n"
-_EFFECTS = {"learning": "learned", "pace": "pace", "none": "nothing"}
+OUTSIDE = re.compile(r"\]\(\.\./((?:\.\./)*)(examples/|benchmarks/|CHANGELOG\.md)")
 NAME = re.compile(r"^::: \S*?(\w+)$((?:\n    .+)*)", re.MULTILINE)  # of a page in docs/reference
 
 
@@ -58,7 +51,7 @@ def _examples() -> list[Path]:
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add a page for each public name and each example, and the tables and pictures of benchmarks/."""
+    """Add a page for each public name and each example, the tables and pictures of benchmarks/, and the changelog."""
     for group in sorted(ROOT.glob("docs/reference/*.md")):
         for match in NAME.finditer(group.read_text(encoding="utf-8")):
             page = _name_page(f"reference/{group.name}", match[1])
@@ -71,6 +64,7 @@ def on_files(files: Files, *, config: Any) -> Files:
     for pattern in ("*.md", "*.json", "*.png", "*.svg"):
         for file in sorted(ROOT.glob(f"benchmarks/*/{pattern}")):
             files.append(File.generated(config, file.relative_to(ROOT).as_posix(), abs_src_path=str(file)))
+    files.append(File.generated(config, "CHANGELOG.md", abs_src_path=str(ROOT / "CHANGELOG.md")))
     return files
 
 
@@ -79,16 +73,9 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     if re.fullmatch(r"reference/\w+\.md", uri := page.file.src_uri):
         folder = Path(uri).stem
         markdown = NAME.sub(lambda match: f"- [{match[1]}]({folder}/{match[1]}.md)", markdown)
-    if uri == "glossary.md":
-        for name, table in (("metrics", _metrics), ("settings", _settings), ("hyperparameters", _hyperparameters)):
-            markdown = markdown.replace(f"<!-- {name} -->", table())
-    if uri == "index.md":  # README.md has the table, which is written once
-        markdown = markdown.replace(
-            "<!-- speed -->", re.search(r"(^\| work .*\n(?:\|.*\n)+)", _read("README.md"), re.M)[1]
-        )
-    if "/" not in uri:
-        markdown = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", markdown)
-        markdown = markdown.replace("](../benchmarks/", "](benchmarks/")
+    if (ROOT / "docs" / uri).is_file():  # seen from the site, everything outside of docs/ is in it
+        markdown = OUTSIDE.sub(r"](\1\2", fill(markdown))
+        markdown = re.sub(r"(\]\((?:\.\./)*examples/\w+)\.py\)", r"\1.md)", markdown)
     return re.sub(r"```math\n(.*?)```", lambda match: _mathml(match[1], "block"), markdown, flags=re.DOTALL)
 
 
@@ -99,39 +86,6 @@ def on_page_content(content: str, *, page: Any, **_: Any) -> str:
         form = "a formula must be $`...`$ or a ```math block"
         raise PluginError(f"{page.file.src_uri}: {form}. Received: {left[0]!r}")
     return content
-
-
-def _metrics() -> str:
-    return _table(("metric", "meaning"), [(f"`{name}`", meaning) for name, meaning in METRICS.items()])
-
-
-def _settings() -> str:
-    rows = [
-        (
-            f"`{field.name}`",
-            f"`{default_of(field)}`",
-            escape(field.metadata["help"]),
-            _EFFECTS[field.metadata["effect"]],
-        )
-        for field in dataclasses.fields(TrainConfig)
-        if field.init
-    ]
-    return _table(("setting", "default", "meaning", "changes"), rows)
-
-
-def _hyperparameters() -> str:
-    fields = [{field.name: field for field in dataclasses.fields(algorithm)} for algorithm in BY_NAME.values()]
-    rows = []
-    for name in dict.fromkeys(name for own in fields for name in own):
-        meaning = next(own[name].metadata.get("help", "") for own in fields if name in own)
-        defaults = [f"`{default_of(own[name])}`" if name in own else "-" for own in fields]
-        rows.append((f"`{name}`", meaning, *defaults))
-    return _table(("hyperparameter", "meaning", *BY_NAME), rows)
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["-"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _mathml(formula: str, display: str) -> str:

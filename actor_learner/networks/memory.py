@@ -122,7 +122,7 @@ def reset_where(start: Tensor, initial: Nest, state: Nest) -> Nest:
 
 @keras.saving.register_keras_serializable(package="actor_learner")
 class Recurrent(Memory):
-    """Any Keras cell, or a list of cells one on top of the other, as a memory: `[N, F]` -> `[N, units]`.
+    """A Keras cell, or a list of cells one on top of the other, as a memory: `[N, F]` -> `[N, units]`.
 
     `al.Recurrent(keras.layers.LSTMCell(64))(x)`. Raises ValueError for anything but cells.
     """

@@ -200,6 +200,15 @@ def write_table(rows: Sequence[Row], runs: Path, output: Path) -> None:
             words = ["plot", *map(str, runs_of_row), "--band", "bootstrap", "--output", str(output / f"{row.slug}.png")]
             subprocess.run([sys.executable, *COMMAND, *words], check=True, timeout=300)
     write(found, file, page(found, output))
+    write(counts(found), output / "counts.json")
+
+
+def counts(found: Figures) -> Figures:
+    """Return the number of rows of ours; of those on TensorFlow that have a goal; and of those that reach it."""
+    ours = [result for result in _results(found).values() if result.row.library == "ours"]
+    compared = _compared(ours)
+    reached = [result for result in compared if result.reached]
+    return {"rows": len(ours), "with_goal": len(compared), "reached": len(reached)}
 
 
 def page(found: Figures, folder: Path) -> str:
@@ -207,12 +216,11 @@ def page(found: Figures, folder: Path) -> str:
 
     folder: Of the curves; rows without one have no picture.
     """
-    known = [row for row in ROWS if row.name in found]
-    results = {row.name: _Result(row, found[row.name]["seeds"]) for row in known}
+    results = _results(found)
     environments: dict[str, list[_Result]] = {}
-    for row in known:
-        environments.setdefault(row.env, []).append(results[row.name])
-    seeds = [seed for row in known for seed in found[row.name]["seeds"]]
+    for result in results.values():
+        environments.setdefault(result.row.env, []).append(result)
+    seeds = [seed for result in results.values() for seed in result.seeds]
     used = sorted({", ".join(f"{k} {v}" for k, v in seed["versions"].items()) for seed in seeds})
     lines = [
         "# Learning results",
@@ -233,7 +241,7 @@ def page(found: Figures, folder: Path) -> str:
         "",
         '<details markdown="1"><summary>The whole table</summary>',
         "",
-        *table(HEADER, (_table_row(results[row.name], found[row.name]["command"]) for row in known)),
+        *table(HEADER, (_table_row(result, found[name]["command"]) for name, result in results.items())),
         "",
         "</details>",
         "",
@@ -267,10 +275,19 @@ class _Result:
         return f"{self.row.library.upper()}'s {self.row.algorithm.upper()}, Zoo's settings"
 
 
+def _results(found: Figures) -> dict[str, _Result]:
+    return {row.name: _Result(row, found[row.name]["seeds"]) for row in ROWS if row.name in found}
+
+
+def _compared(ours: Sequence[_Result]) -> list[_Result]:
+    """Return the results on TensorFlow that others published at as many steps, too."""
+    return [result for result in ours if result.row.goal and "--backend" not in result.row.options]
+
+
 def _summary(environments: Mapping[str, Sequence[_Result]]) -> list[str]:
     """Return how many rows reach what others publish, and a table of environments and algorithms."""
     ours = [result for own in environments.values() for result in own if result.row.library == "ours"]
-    compared = [result for result in ours if result.row.goal and "--backend" not in result.row.options]
+    compared = _compared(ours)
     missed = ", ".join(f"`{result.row.name}`" for result in compared if not result.reached)
     algorithms = list(dict.fromkeys(result.row.algorithm for result in ours))
     rows = []

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
+import importlib
 import itertools
 import re
 import shlex
 from operator import attrgetter
 from pathlib import Path
 
+import pytest
+
 import actor_learner as al
 from actor_learner import algorithms, cli
 from actor_learner.cli.parser import make_parser
 from actor_learner.config.presets import PRESETS
+from actor_learner.runs.glossary import describe
 from actor_learner.system.fields import ELSEWHERE
 from benchmarks.__main__ import TOPICS
 from tests.repository.test_repository import FLOORS
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
-    path.name: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    path.name: path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("docs/algorithms/*.md")))
 }
 COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?(actor-learner|scripts/train)((?: .*)?)$")
-OTHERS = {"--no-deps", "--logdir"}
-"""Flags of pip and of tensorboard."""
+OTHERS = {"--no-deps", "--logdir", "--shm-size", "--cpus", "--multirun"}
+"""Flags of pip, tensorboard, docker and Hydra."""
+OTHER_WORDS = {"n_envs", "n_steps", "train_freq", "policy_kwargs", "memfd_create"}
+"""Names of SB3 and of the system, which the guides mention."""
 
 
 @functools.cache
@@ -76,6 +84,47 @@ def test_names_of_the_package_exist():
         for dotted in set(re.findall(r"\bal\.([A-Za-z_][\w.]*\w)", page)):
             if dotted.partition(".")[0] not in ("py", "html"):
                 attrgetter(dotted)(al)
+
+
+@pytest.fixture
+def code_tables(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("code_tables")
+
+
+def test_pages_ask_for_tables_that_there_are(code_tables):
+    assert [name for name, page in PAGES.items() if "\n<!--" in code_tables.fill(page)] == []
+
+
+def test_the_table_of_algorithms_says_what_they_take(code_tables):
+    header, _, *lines = (line.strip("| ").split(" | ") for line in code_tables.TABLES["algorithms"]().splitlines())
+    found = [dict(zip(header, line, strict=True)) for line in lines]
+    rows = {re.findall(r"\w+", row["algorithm"])[0].lower(): row for row in found}
+    assert rows.keys() == algorithms.BY_NAME.keys()
+    ppo, dqn, sac = rows["ppo"], rows["dqn"], rows["sac"]
+    assert (ppo["actions"], ppo["masks"], ppo["memory"], ppo["devices"]) == ("every kind", "yes", "yes", "several")
+    assert (dqn["actions"], dqn["masks"], dqn["memory"], dqn["devices"]) == ("Discrete", "yes", "no", "1")
+    assert (sac["actions"], sac["masks"], sac["learns from"]) == ("Box, Dict and Tuple", "no", "a replay buffer")
+
+
+def test_metrics_and_settings_of_the_guides_exist():
+    """Words like `explained_variance`, in the pages that say what to look at and what to set."""
+    kinds = (al.TrainConfig, *algorithms.BY_NAME.values())
+    known = {field.name for kind in kinds for field in dataclasses.fields(kind)} | OTHER_WORDS
+    guides = ("tips.md", "troubleshooting.md", *(f"{name}.md" for name in algorithms.BY_NAME))
+    for name in guides:
+        words = re.findall(r"(?<!\$)`([a-z]+(?:[_/][a-z]+)+)`", re.sub(r"```.*?```", "", PAGES[name], flags=re.DOTALL))
+        assert [word for word in words if word not in known and describe(word) is None] == [], name
+
+
+def test_the_messages_of_troubleshooting_are_in_the_code():
+    """The first cells of its tables; `...` stands for what differs."""
+    code = [path.read_text(encoding="utf-8") for path in (ROOT / "actor_learner").rglob("*.py")]
+    joined = "".join(re.sub(r'"\s*\n\s*f?"', "", text) for text in code)  # of strings that follow one another
+    first_cells = re.findall(r"^\| `([^`]+ [^`]+)` \|", PAGES["troubleshooting.md"], re.MULTILINE)
+    messages = [part for cell in first_cells if "RUN_DIR" not in cell for part in cell.split(" ... ")]
+    assert len(messages) > 30
+    assert [message for message in messages if message not in joined] == []
 
 
 def test_the_table_of_presets_is_complete():

@@ -73,7 +73,7 @@ class LossGroup(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicy(Hyperparameters):
-    """The hyperparameters that algorithms with a replay buffer share, with SB3's names, defaults and meaning.
+    """The hyperparameters that algorithms with a replay buffer share, with SB3's meaning, defaults and most names.
 
     SB3's `batch_size` is `minibatch_size` here. One number, `updates_per_step` (gradient_steps / train_freq / n_envs),
     replaces its `train_freq` and `gradient_steps`. So the number of gradient steps depends neither on the number of

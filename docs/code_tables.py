@@ -1,0 +1,186 @@
+"""Tables of the documentation that are made from the code, so that they are never older than it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+
+from actor_learner.algorithms import BY_NAME
+from actor_learner.config.config import TrainConfig
+from actor_learner.runs.glossary import METRICS
+from actor_learner.spaces.structure import action_structure, choices
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = re.compile(r"^<!-- (\w+)((?: \w+)*) -->$", re.MULTILINE)
+"""The place of a table in a page, a line of its own: its name, and arguments."""
+
+_EFFECTS = {"learning": "learned", "pace": "pace", "none": "nothing"}
+_ACTIONS = {
+    "Discrete": Discrete(2),
+    "MultiDiscrete": MultiDiscrete([2, 3]),
+    "MultiBinary": MultiBinary(2),
+    "Box": Box(-1.0, 1.0, (2,)),
+    "Box without bounds": Box(-np.inf, np.inf, (2,)),
+    "Dict and Tuple": Dict(a=Box(-1.0, 1.0, (2,)), b=Box(-1.0, 1.0, (1,))),
+}
+
+
+def fill(page: str) -> str:
+    """Return a page with its tables at their places."""
+    return MARK.sub(lambda mark: TABLES[mark[1]](*mark[2].split()), page)
+
+
+def default_of(field: dataclasses.Field[Any]) -> str | None:
+    """Return a default as an expression; None if a value must be given."""
+    if field.default is not dataclasses.MISSING:
+        return getattr(field.default, "__qualname__", None) or repr(field.default)
+    if field.default_factory is dataclasses.MISSING:
+        return None
+    made = field.default_factory()
+    return f"{type(made).__name__}()" if dataclasses.is_dataclass(made) else repr(made)
+
+
+def _algorithms() -> str:
+    """Return what each algorithm takes, by its own checks."""
+    rows = []
+    for name, kind in BY_NAME.items():
+        algorithm = kind()
+        taken = [label for label, space in _ACTIONS.items() if _takes_actions(algorithm, space)]
+        row = {
+            "algorithm": f"[{name.upper()}]({_page(name, kind.__name__)})",
+            "learns from": "a replay buffer" if kind.REPLAYS else "each batch once",
+            "actions": "every kind" if len(taken) == len(_ACTIONS) else ", ".join(taken),
+            "masks": _yes(any(choices(_ACTIONS[label]) for label in taken)),
+            "memory": _yes(_accepts(TrainConfig, algorithm=algorithm, memory="lstm")),
+            "older weights": _correction(algorithm),
+            "devices": "several" if _accepts(algorithm.check_devices, 2) else "1",
+            "float16": _yes(_accepts(TrainConfig, algorithm=algorithm, precision="float16")),
+            "default network": _network(**algorithm.config_defaults),
+        }
+        rows.append(row)
+    return _table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+
+
+def _page(name: str, title: str) -> str:
+    own = f"algorithms/{name}.md"
+    return own if (ROOT / "docs" / own).exists() else f"reference/algorithms/{title}.md"
+
+
+def _takes_actions(algorithm: Any, space: Any) -> bool:
+    return _accepts(algorithm.check_action_space, action_structure(space))
+
+
+def _accepts(check: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    try:
+        check(*args, **kwargs)
+    except ValueError:
+        return False
+    return True
+
+
+def _correction(algorithm: Any) -> str:
+    if algorithm.REPLAYS:
+        return "any age"
+    if algorithm.uses_vtrace:
+        return "V-trace"
+    return "V-trace with `vtrace`" if hasattr(algorithm, "vtrace") else "not corrected"
+
+
+def _network(*, hidden_sizes: Sequence[int], activation: str, **_: Any) -> str:
+    return f"{', '.join(map(str, hidden_sizes))}, {activation}"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _metrics() -> str:
+    return _table(("metric", "meaning"), [(f"`{name}`", meaning) for name, meaning in METRICS.items()])
+
+
+def _settings() -> str:
+    rows = [
+        (
+            f"`{field.name}`",
+            f"`{default_of(field)}`",
+            escape(field.metadata["help"]),
+            _EFFECTS[field.metadata["effect"]],
+        )
+        for field in dataclasses.fields(TrainConfig)
+        if field.init
+    ]
+    return _table(("setting", "default", "meaning", "changes"), rows)
+
+
+def _hyperparameters(*names: str) -> str:
+    """Return the hyperparameters of these algorithms, or of all: a column of defaults for each."""
+    kinds = {name: BY_NAME[name] for name in names or BY_NAME}
+    fields = [{field.name: field for field in dataclasses.fields(kind)} for kind in kinds.values()]
+    rows = []
+    for name in dict.fromkeys(name for own in fields for name in own):
+        meaning = next(own[name].metadata.get("help", "") for own in fields if name in own)
+        defaults = [f"`{default_of(own[name])}`" if name in own else "-" for own in fields]
+        rows.append((f"`{name}`", meaning, *defaults))
+    return _table(("hyperparameter", "meaning", *(kinds if len(kinds) > 1 else ("default",))), rows)
+
+
+def _results(algorithm: str) -> str:
+    """Return an algorithm's rows of the table of results."""
+    found = list(_measured(algorithm))
+    return _table(("`actor-learner train` ...", "env steps", "seeds", "return", "strongest published"), found)
+
+
+def _measured(algorithm: str) -> Iterator[Sequence[str]]:
+    for line in _read("benchmarks/learning/learning.md").splitlines():
+        command, *cells = (cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|")))
+        if f" --algorithm {algorithm} " in command:
+            steps, seeds, evaluation, _, _, goal = cells[:6]
+            words = re.sub(rf"^`train | --algorithm {algorithm}| --seed N`$", "", command)
+            yield f"`{words}`", steps, seeds, evaluation, goal
+
+
+def _speed() -> str:
+    """Return the README's table."""
+    return re.search(r"(^\| work .*\n(?:\|.*\n)+)", _read("README.md"), re.MULTILINE)[1]
+
+
+def _citation() -> str:
+    """Return CITATION.cff as BibTeX."""
+    cited = dict(re.findall(r"^([\w-]+): (.+)$", _read("CITATION.cff"), re.MULTILINE))
+    authors = " and ".join(f"{{{name}}}" for name in re.findall(r"name: (.+?) *[},]", cited["authors"]))
+    fields = {
+        "title": cited["title"].strip('"'),
+        "author": authors,
+        "version": cited["version"],
+        "url": cited["repository-code"],
+    }
+    lines = "".join(f"  {name} = {{{value}}},\n" for name, value in fields.items())
+    return f"```bibtex\n@software{{actor_learner,\n{lines}}}\n```"
+
+
+def _read(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["-"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+TABLES: dict[str, Callable[..., str]] = {
+    "algorithms": _algorithms,
+    "citation": _citation,
+    "hyperparameters": _hyperparameters,
+    "metrics": _metrics,
+    "results": _results,
+    "settings": _settings,
+    "speed": _speed,
+}
+"""What a page may ask for, by the name in its mark."""
