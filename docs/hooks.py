@@ -68,8 +68,8 @@ def on_files(files: Files, *, config: Any) -> Files:
         about = ast.get_docstring(ast.parse(code), clean=True).splitlines()[0]
         content = SCRIPT_PAGE.format(name=script.name, about=about, code=code)
         files.append(File.generated(config, f"examples/{script.stem}.md", content=content))
-    for pattern in ("*.md", "*.json", "*.png", "*.svg"):
-        for file in sorted(ROOT.glob(f"benchmarks/*/{pattern}")):
+    for pattern in (*(f"benchmarks/*/*.{kind}" for kind in ("md", "json", "png", "svg")), "examples/*.ipynb"):
+        for file in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, file.relative_to(ROOT).as_posix(), abs_src_path=str(file)))
     return files
 
@@ -88,6 +88,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         )
     if "/" not in uri:
         markdown = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", markdown)
+        markdown = re.sub(r"\]\(\.\./(examples/\w+\.ipynb)\)", r"](\1)", markdown)
         markdown = markdown.replace("](../benchmarks/", "](benchmarks/")
     return re.sub(r"```math\n(.*?)```", lambda match: _mathml(match[1], "block"), markdown, flags=re.DOTALL)
 

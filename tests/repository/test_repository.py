@@ -476,3 +476,7 @@ def test_what_links_to_the_repository_names_one_place():
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
     cited = re.search(r"^repository-code: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
     assert {url.startswith(cited[1]) for url in urls.values()} == {True}
+    notebook = (ROOT / "examples" / "quickstart.ipynb").read_text(encoding="utf-8")
+    linked = re.findall(r"(?:github\.com|google\.com/github)/([\w-]+/[\w-]+)", notebook)
+    assert len(linked) == 3
+    assert set(linked) == {cited[1].removeprefix("https://github.com/")}
