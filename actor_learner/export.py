@@ -18,6 +18,7 @@ from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.system.fields import check_choice
 from actor_learner.system.files import one_line, write_folder_atomically
+from actor_learner.system.installation import install_command
 from actor_learner.system.keras_import import check_installed, import_keras, keras_backend, silent_stderr
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _check_packages(format: str) -> None:
         keras_backend()
         check_installed("tensorflow", f"`format={format!r}`")
     if format == "onnx" and importlib.util.find_spec("tf2onnx") is None:
-        raise ImportError("`format='onnx'` needs tf2onnx: pip install 'actor-learner[onnx]'")
+        raise ImportError(f"`format='onnx'` needs tf2onnx: {install_command('actor-learner[onnx]')}")
 
 
 def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, format: str, folder: Path) -> None:

@@ -61,8 +61,8 @@ def on_files(files: Files, *, config: Any) -> Files:
         about = ast.get_docstring(ast.parse(code), clean=True).splitlines()[0]
         content = SCRIPT_PAGE.format(name=script.name, about=about, code=code)
         files.append(File.generated(config, f"examples/{script.stem}.md", content=content))
-    for pattern in ("*.md", "*.json", "*.png", "*.svg"):
-        for file in sorted(ROOT.glob(f"benchmarks/*/{pattern}")):
+    for pattern in (*(f"benchmarks/*/*.{kind}" for kind in ("md", "json", "png", "svg")), "examples/*.ipynb"):
+        for file in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, file.relative_to(ROOT).as_posix(), abs_src_path=str(file)))
     files.append(File.generated(config, "CHANGELOG.md", abs_src_path=str(ROOT / "CHANGELOG.md")))
     return files

@@ -19,6 +19,7 @@ from actor_learner.networks import default
 from actor_learner.runs.directory import RunDirectory, record_choices
 from actor_learner.spaces.kinds import from_json
 from actor_learner.spaces.structure import to_gymnasium
+from actor_learner.system.installation import install_command
 from tests.support.damage import flipped
 from tests.support.processes import patience
 from tests.support.run_files import create_ended_run, create_run
@@ -257,7 +258,7 @@ def test_the_command_prints_the_folder_and_refuses_in_a_line(runs, tmp_path, mon
     for argv, message in (
         ([run_dir], "`--output` exists; give another name. Received: --output mlp-litert"),
         ([run_dir, "--format", "onx"], "(did you mean 'onnx'?). Received: --format onx"),
-        ([run_dir, "--format", "onnx"], "needs tf2onnx: pip install 'actor-learner[onnx]'"),
+        ([run_dir, "--format", "onnx"], f"needs tf2onnx: {install_command('actor-learner[onnx]')}"),
         (["empty"], "holds no run: the directory has no config.json"),
         (["nowhere"], "holds no run: the directory isn't there"),
         (["unsaved"], "holds no policy yet: a run saves it when it ends"),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from actor_learner.system.installation import install_command
 from tests.support.processes import patience
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(find_spec("jax") is None, reason="needs jax")]
@@ -185,8 +186,8 @@ print(*(str(warning.message) for warning in told if "LiteRT" in str(warning.mess
     assert failure.startswith("Acting with a network needs its conversion by Keras on TensorFlow")
     assert failure.endswith("on jax")
     assert missing.endswith(
-        "pip install actor-learner, or pip install 'actor-learner[jax-export]', which converts without it. "
-        f"Received: no tensorflow in Python 3.{sys.version_info[1]}"
+        f"{install_command('actor-learner')}, or {install_command('actor-learner[jax-export]')}, "
+        f"which converts without it. Received: no tensorflow in Python 3.{sys.version_info[1]}"
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import keras
 
+from actor_learner.system.installation import install_command
+
 _MAXIMIZED = {"episode_return", "episode_length", "explained_variance", "steps_per_second"}
 _RATE_SETTERS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
@@ -68,7 +70,7 @@ def check_packages(callbacks: Iterable[Any]) -> None:
     boards = any(isinstance(callback, keras.callbacks.TensorBoard) for callback in callbacks)
     if boards and importlib.util.find_spec("tensorboard") is None:
         raise ImportError(
-            "keras.callbacks.TensorBoard needs tensorboard: pip install 'actor-learner[tensorboard]' "
+            f"keras.callbacks.TensorBoard needs tensorboard: {install_command('actor-learner[tensorboard]')} "
             "(the event files of a run itself don't)"
         )
 

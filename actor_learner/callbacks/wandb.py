@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from actor_learner.callbacks.base import Callback
+from actor_learner.system.installation import install_command
 
 
 class WandB(Callback):
@@ -26,7 +27,7 @@ class WandB(Callback):
     def __init__(self, project: str | None = None, **settings: Any) -> None:
         super().__init__()
         if importlib.util.find_spec("wandb") is None:
-            raise ImportError("WandB needs wandb: pip install 'actor-learner[wandb]'")
+            raise ImportError(f"WandB needs wandb: {install_command('actor-learner[wandb]')}")
         self.project, self.settings = project, settings
         self._run: Any = None
 

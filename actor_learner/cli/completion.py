@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from actor_learner.algorithms import BY_NAME
 from actor_learner.cli.parser import Commands, make_parser
 from actor_learner.config.presets import PRESETS
+from actor_learner.system.installation import install_command
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         import shtab
     except ImportError:
-        raise ImportError("`completion` needs shtab: pip install 'actor-learner[completion]'") from None
+        raise ImportError(f"`completion` needs shtab: {install_command('actor-learner[completion]')}") from None
     print(shtab.complete(_parser(arguments.commands), arguments.shell))
     return 0
 

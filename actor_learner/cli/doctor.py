@@ -25,6 +25,7 @@ from actor_learner.config.pool_checks import check_address
 from actor_learner.runs.provenance import PACKAGES
 from actor_learner.system import __version__, machine
 from actor_learner.system.files import one_line
+from actor_learner.system.installation import install_command
 from actor_learner.system.keras_import import BACKENDS, keras_backend
 
 HELP = "check this installation, for a bug report"
@@ -203,7 +204,7 @@ def _requirements() -> Iterator[str]:
         version = _version(requirement.name)
         if version is None or not requirement.specifier.contains(version, prereleases=True):
             needed = f"{requirement.name}{requirement.specifier}"
-            yield f"{needed} is needed: pip install '{needed}'. Received: {requirement.name}={version or 'none'}"
+            yield f"{needed} is needed: {install_command(needed)}. Received: {requirement.name}={version or 'none'}"
 
 
 def _shortages(here: Mapping[str, Any]) -> Iterator[str]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
 import shlex
 import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from actor_learner.cli.parser import in_flags
@@ -61,14 +59,6 @@ def progress(*, quiet: bool = False, stages: bool = False) -> Iterator[Callable[
     finally:
         if is_terminal:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-def own_command(program: str = "actor-learner") -> str:
-    """Return the text to type for a program of this installation: its name if the shell finds it, else its path."""
-    if shutil.which(program):
-        return program
-    path = Path(sys.prefix) / "bin" / program
-    return os.path.relpath(path) if path.is_relative_to(os.getcwd()) else str(path)
 
 
 def origin(command: str, argv: Sequence[str]) -> dict[str, Any]:

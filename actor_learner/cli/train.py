@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.cli.flags import add_config_flags, add_env, flag_text, given_fields, named_before
-from actor_learner.cli.output import own_command, warn
+from actor_learner.cli.output import warn
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NOT_REPEATED, build, config_toml, differences, preset_layer
 from actor_learner.config.references import algorithm_class, callable_marks, import_network
 from actor_learner.config.settings import names_of
 from actor_learner.runs import tensorboard
 from actor_learner.runs.provenance import provenance
+from actor_learner.system.installation import install_command, own_command
 from actor_learner.system.keras_import import freeze_what_is_imported, keras_backend
 from actor_learner.system.machine import learner_cores, suggest_threads
 
@@ -185,7 +186,7 @@ def _what_next(run_dir: str | os.PathLike[str]) -> str:
     if any(Path(run_dir).glob(f"{tensorboard.PREFIX}*")):
         folder, installed = shlex.quote(_folder_of_runs(Path(run_dir))), importlib.util.find_spec("tensorboard")
         viewer = shlex.quote(own_command("tensorboard")) if installed else "tensorboard"
-        missing = "" if installed else ", after pip install 'actor-learner[tensorboard]'"
+        missing = "" if installed else f", after {install_command('actor-learner[tensorboard]')}"
         lines.append(f"This run and those beside it: {viewer} --logdir {folder}{missing}")
     return "\n".join(lines)
 

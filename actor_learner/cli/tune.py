@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actor_learner.cli.flags import add_config_flags, add_env, add_number, converter, named_before
-from actor_learner.cli.output import origin, own_command, progress
+from actor_learner.cli.output import origin, progress
 from actor_learner.cli.train import train_config
 from actor_learner.config.file import NOT_REPEATED, config_toml
+from actor_learner.system.installation import own_command
 from actor_learner.system.signals import exiting_on_signals
 
 if TYPE_CHECKING:

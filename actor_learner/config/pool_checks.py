@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from actor_learner.system.fields import refusal
+from actor_learner.system.installation import install_command
 
 DEVICES = ("auto", "cpu", "gpu")
 """The devices that a learner computes on."""
@@ -17,10 +18,10 @@ ACTING = ("actors", "device")
 """The places where the policy runs: in the actors, or on the learner's device."""
 
 DEFAULT_ENVS_PER_ACTOR = 8
+_RAY = "actor-learner[ray]"
 _OLDEST_RAY = (2, 55)
 _MAX_PORT = 65535
 _RAY_CONNECT_SECONDS = 5.0
-_INSTALL_RAY = "pip install 'actor-learner[ray]'"
 
 
 def env_counts(num_actors: int, envs_per_actor: int | None, num_envs: int | None, *, equal: bool) -> tuple[int, ...]:
@@ -93,10 +94,12 @@ def check_address(name: str, address: Any) -> str | None:
     try:
         version = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:
-        raise ValueError(f"A cluster needs Ray: {_INSTALL_RAY}. Received: {name}={address!r}") from None
+        raise ValueError(f"A cluster needs Ray: {install_command(_RAY)}. Received: {name}={address!r}") from None
     if not _OLDEST_RAY <= tuple(int(part) for part in version.split(".")[:2]) < (3,):
         oldest = ".".join(map(str, _OLDEST_RAY))
-        raise ValueError(f"A cluster needs Ray {oldest} or later, below 3: {_INSTALL_RAY}. Received: Ray {version}")
+        raise ValueError(
+            f"A cluster needs Ray {oldest} or later, below 3: {install_command(_RAY)}. Received: Ray {version}"
+        )
     return str(address)
 
 

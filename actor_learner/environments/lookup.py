@@ -16,6 +16,7 @@ from gymnasium import wrappers
 from gymnasium.envs.registration import EnvSpec, registry
 
 from actor_learner.environments.errors import EnvError, describe_error, short
+from actor_learner.system.installation import install_command
 from actor_learner.system.keras_import import is_installed
 
 
@@ -23,22 +24,22 @@ class Namespace(NamedTuple):
     """A package that registers ids: Gymnasium 1.x has no plugin entry points."""
 
     package: str
-    install: str
+    requirement: str  # for pip
     register: str = ""  # a function to call; "": importing the package registers its ids
 
 
 NAMESPACES = {
-    "ALE": Namespace("ale_py", 'pip install "actor-learner[atari]"'),
-    "MinAtar": Namespace("minatar.gym", "pip install minatar", register="register_envs"),
-    "actor_learner": Namespace("actor_learner_envs", "pip install actor-learner"),
+    "ALE": Namespace("ale_py", "actor-learner[atari]"),
+    "MinAtar": Namespace("minatar.gym", "minatar", register="register_envs"),
+    "actor_learner": Namespace("actor_learner_envs", "actor-learner"),
 }
 
 # Modules of entry points whose ids are registered even if the package that they need isn't installed.
 _REQUIREMENTS = {
-    "gymnasium.envs.box2d": Namespace("Box2D", 'pip install "actor-learner[box2d]"'),
-    "gymnasium.envs.mujoco": Namespace("mujoco", 'pip install "actor-learner[mujoco]"'),
-    "gymnasium.envs.phys2d": Namespace("jax", 'pip install "gymnasium[jax]"'),
-    "gymnasium.envs.tabular": Namespace("jax", 'pip install "gymnasium[jax]"'),
+    "gymnasium.envs.box2d": Namespace("Box2D", "actor-learner[box2d]"),
+    "gymnasium.envs.mujoco": Namespace("mujoco", "actor-learner[mujoco]"),
+    "gymnasium.envs.phys2d": Namespace("jax", "gymnasium[jax]"),
+    "gymnasium.envs.tabular": Namespace("jax", "gymnasium[jax]"),
     "ale_py": NAMESPACES["ALE"],
 }
 
@@ -116,8 +117,9 @@ def _import_namespace(env_id: str, env: str) -> bool:
             return False
         package = namespace.package.partition(".")[0]
         reason = describe_error(error, with_place=False)
+        install = install_command(namespace.requirement)
         raise EnvError(
-            f"`{env_id}` needs the package `{package}` ({reason}): {namespace.install}. Received: env={env!r}"
+            f"`{env_id}` needs the package `{package}` ({reason}): {install}. Received: env={env!r}"
         ) from error
     if namespace.register:
         getattr(module, namespace.register)()
@@ -143,11 +145,10 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 def _check_requirement(entry_point: str, env: str) -> None:
     module = entry_point.partition(":")[0]
-    for prefix, requirement in _REQUIREMENTS.items():
-        if (module == prefix or module.startswith(prefix + ".")) and not is_installed(requirement.package):
-            raise EnvError(
-                f"`{env}` needs the package `{requirement.package}`: {requirement.install}. Received: env={env!r}"
-            )
+    for prefix, namespace in _REQUIREMENTS.items():
+        if (module == prefix or module.startswith(prefix + ".")) and not is_installed(namespace.package):
+            install = install_command(namespace.requirement)
+            raise EnvError(f"`{env}` needs the package `{namespace.package}`: {install}. Received: env={env!r}")
     top = module.partition(".")[0]
     if not is_installed(top):
         raise EnvError(f"`{env}` needs the package `{top}`, which is not installed. Received: env={env!r}")

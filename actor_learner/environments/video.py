@@ -17,6 +17,7 @@ from gymnasium.wrappers import RecordVideo
 from actor_learner.environments.atari import split_life_options
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import EnvFactory, accepts
+from actor_learner.system.installation import install_command
 
 _MODES_WITHOUT_PICTURES = (None, "human", "ansi")  # render modes
 _PIXEL = (5, 4)  # height and width of a drawn pixel of ALE's frames, which are shrunk from 210 x 160 to a square
@@ -59,7 +60,7 @@ def recorded(env: EnvFactory, directory: str | os.PathLike[str], episodes: int) 
     Raises ImportError without moviepy, ValueError if `env`, on the build, draws no pictures.
     """
     if importlib.util.find_spec("moviepy") is None:
-        raise ImportError("videos need moviepy: pip install 'actor-learner[video]'")
+        raise ImportError(f"videos need moviepy: {install_command('actor-learner[video]')}")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory and needs no display
     options: dict[str, Any] = {
         "video_folder": os.fspath(directory),

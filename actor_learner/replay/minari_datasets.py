@@ -20,6 +20,7 @@ import gymnasium as gym
 
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.files import DamagedError, one_line
+from actor_learner.system.installation import install_command
 
 PREFIX = "minari:"
 _DATA, _METADATA = "data", "metadata.json"  # the names of Minari's folder and file of a dataset
@@ -176,7 +177,7 @@ def _storable_spec(env: gym.Env[Any, Any]) -> Any:
 
 def _import_minari() -> Any:
     if any(importlib.util.find_spec(name) is None for name in ("minari", "h5py")):
-        raise ImportError("Minari's datasets need minari: pip install 'actor-learner[minari]'")
+        raise ImportError(f"Minari's datasets need minari: {install_command('actor-learner[minari]')}")
     import minari
     import minari.namespace
 

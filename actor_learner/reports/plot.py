@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from actor_learner.reports.curves import BANDS, SMOOTHING, Curve, read_curves
 from actor_learner.system.fields import refusal
+from actor_learner.system.installation import install_command
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,7 +91,7 @@ def check_package(name: str, what: str, extra: str) -> None:
     try:
         importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"{what} needs {name}: pip install 'actor-learner[{extra}]'") from error
+        raise ImportError(f"{what} needs {name}: {install_command(f'actor-learner[{extra}]')}") from error
 
 
 def draw(curves: Sequence[Curve], *, x: str, band: str, smoothing: float) -> Figure:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from actor_learner.system import __version__
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import one_line
+from actor_learner.system.installation import install_command
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -75,7 +76,7 @@ def hub_api(purpose: str) -> HfApi:
     try:
         from huggingface_hub import HfApi
     except ImportError as error:
-        raise ImportError(f"{purpose} needs huggingface_hub: pip install 'actor-learner[hub]'") from error
+        raise ImportError(f"{purpose} needs huggingface_hub: {install_command('actor-learner[hub]')}") from error
     return HfApi(library_name=LIBRARY, library_version=__version__)
 
 

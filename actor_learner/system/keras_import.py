@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from actor_learner.system.aborts import kept_if_it_aborts
+from actor_learner.system.installation import install_command
 
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 """Keras's backends that this package runs on: the module's name, and the library's."""
@@ -202,11 +203,11 @@ def check_installed(backend: str, purpose: str, instead: str = "") -> None:
     for name in (backend, "keras"):
         if importlib.util.find_spec(name) is None:
             version = ".".join(map(str, sys.version_info[:2]))
-            package = "actor-learner" if backend == "tensorflow" else f"'actor-learner[{backend}]'"
+            install = install_command("actor-learner" if backend == "tensorflow" else f"actor-learner[{backend}]")
             others = [other for other in BACKENDS if importlib.util.find_spec(other)] if purpose == TRAINING else []
             other = f", or use what is installed: KERAS_BACKEND={others[0]}" if others and name == backend else instead
             raise ImportError(
-                f"{purpose} needs {BACKENDS[backend]} and Keras (Python 3.11 to 3.13): pip install {package}{other}. "
+                f"{purpose} needs {BACKENDS[backend]} and Keras (Python 3.11 to 3.13): {install}{other}. "
                 f"Received: no {name} in Python {version}"
             )
 

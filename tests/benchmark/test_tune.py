@@ -211,7 +211,9 @@ def test_what_was_not_measured_is_told_with_the_verdict():
     assert (
         cli.tune._verdict(found) == "The current setting is the fastest of the 2 measured, or as fast as the fastest."
     )
-    assert "14 of 16 settings weren't measured, among them all with 4, 8 actors; about --budget 10 m" in "".join(cli.tune._notes(found))
+    assert "14 of 16 settings weren't measured, among them all with 4, 8 actors; about --budget 10 m" in "".join(
+        cli.tune._notes(found)
+    )
     for trial in rest[:-1]:
         trial.measured.append(Throughput(90, 1.0))
     assert f"1 of 16 settings weren't measured, among them {rest[-1].setting}; a" in "".join(cli.tune._notes(found))

@@ -9,6 +9,7 @@ import http.server
 import importlib.util
 import io
 import json
+import re
 import threading
 import urllib.parse
 import warnings
@@ -28,6 +29,7 @@ from actor_learner.callbacks.dispatch import RunCallbacks
 from actor_learner.runs.checkpoints import RunState
 from actor_learner.runs.metrics import read_metrics
 from actor_learner.runs.recorder import metric_names
+from actor_learner.system.installation import install_command
 from tests.support.counting_memory import AlternatingEnv, alternating_network
 from tests.support.curriculum_env import Curriculum
 
@@ -261,7 +263,7 @@ def test_tensorboard_has_an_axis_of_its_own(run):
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is not None, reason="tensorboard is installed")
 def test_without_the_package_tensorboard_is_refused_before_training(tmp_path):
-    with pytest.raises(ImportError, match=r"needs tensorboard: pip install 'actor-learner\[tensorboard\]'"):
+    with pytest.raises(ImportError, match=re.escape(install_command("actor-learner[tensorboard]"))):
         al.train(config(tmp_path, [keras.callbacks.TensorBoard(tmp_path)]))
     assert not (tmp_path / "run/config.json").exists()
 
@@ -607,7 +609,9 @@ def test_a_policy_with_memory_is_evaluated_and_recorded_while_it_learns(tmp_path
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")
 def test_without_the_package_wandb_is_refused_in_one_line():
-    with pytest.raises(ImportError, match=r"^WandB needs wandb: pip install 'actor-learner\[wandb\]'$"):
+    with pytest.raises(
+        ImportError, match=rf"^WandB needs wandb: {re.escape(install_command('actor-learner[wandb]'))}$"
+    ):
         al.callbacks.WandB()
 
 

@@ -22,6 +22,7 @@ from actor_learner.cli.train import train_config
 from actor_learner.evaluate import Evaluation
 from actor_learner.runs.directory import read_config
 from actor_learner.runs.metrics import read_metrics
+from actor_learner.system.installation import install_command
 from tests.support.processes import patience
 
 COMMAND = [sys.executable, "-P", "-m", "actor_learner.cli"]
@@ -437,7 +438,7 @@ def test_a_shell_completes(capsys, tmp_path):
 
 def test_completion_names_the_extra_that_it_needs(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "shtab", None)
-    assert "pip install 'actor-learner[completion]'" in refusal_of(capsys, "completion", "bash")
+    assert install_command("actor-learner[completion]") in refusal_of(capsys, "completion", "bash")
     assert "shell must be one of bash, zsh, fish, tcsh (did you mean 'zsh'?). Received: ksh" in refusal_of(
         capsys, "completion", "ksh"
     )

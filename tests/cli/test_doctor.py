@@ -11,6 +11,7 @@ import pytest
 from actor_learner import cli
 from actor_learner.cli import doctor
 from actor_learner.cli.doctor import Diagnosis, examine, try_it
+from actor_learner.system.installation import install_command
 
 
 def test_an_environment_without_a_cluster_is_refused(capsys):
@@ -85,7 +86,7 @@ def test_what_is_wrong_is_a_line_that_says_what_to_do(monkeypatch, capsys):
     assert cli.main(["doctor", "--no-self-test"]) == 1
     problems = [line[2:] for line in capsys.readouterr().out.splitlines() if line.startswith("- ")]
     expected = [
-        "cloudpickle<4,>=3.1 is needed: pip install 'cloudpickle<4,>=3.1'. Received: cloudpickle=0.1",
+        f"cloudpickle<4,>=3.1 is needed: {install_command('cloudpickle<4,>=3.1')}. Received: cloudpickle=0.1",
         "The limit of open files is low; raise it: ulimit -n 1024. Received: 64",
         "Little memory is left, and a run takes at least 1 GB; end other programs. Received: 0.5 GB",
         "actor_learner runs on Keras's backends tensorflow and jax; set KERAS_BACKEND to one of them. Received: "

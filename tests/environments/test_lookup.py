@@ -11,6 +11,7 @@ import pytest
 from gymnasium.spaces import Discrete
 
 from actor_learner.environments.factory import resolve_env
+from actor_learner.system.installation import install_command
 from tests.support.scripted_envs import Arrays, Script
 
 
@@ -54,7 +55,7 @@ class TestResolve:
         monkeypatch.setitem(sys.modules, package, None)  # Python's own mark for "can't be imported"
         message = self.refused(env)
         assert f"needs the package `{package}`" in message
-        assert f'pip install "actor-learner[{extra}]"' in message
+        assert install_command(f"actor-learner[{extra}]") in message
 
     def test_a_namespace_may_register_its_ids_by_a_function(self, monkeypatch):
         module = types.ModuleType("minatar.gym")
@@ -70,7 +71,7 @@ class TestResolve:
         monkeypatch.setitem(sys.modules, "ale_py", None)
         for env_id in [env_id for env_id in gym.registry if env_id.startswith("ALE/")]:
             monkeypatch.delitem(gym.registry, env_id)
-        assert 'pip install "actor-learner[atari]"' in self.refused("ALE/Pong-v5")
+        assert install_command("actor-learner[atari]") in self.refused("ALE/Pong-v5")
 
     def test_registered_by_a_package_that_is_gone(self, monkeypatch):
         spec = gym.envs.registration.EnvSpec("Gone-v0", "gone_package.envs:Gone")

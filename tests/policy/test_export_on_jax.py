@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from actor_learner.system.installation import install_command
 from tests.support.processes import patience
 
 pytestmark = [
@@ -112,4 +113,6 @@ def test_without_tensorflow_exports_are_cached_and_what_is_refused_is_one_line(t
     *counts, told = program("-c", CACHED + COUNTING, ACTOR_LEARNER_CACHE=str(tmp_path)).splitlines()
     assert counts == ["2", "2"]
     assert told.startswith("acting with a network that can't be converted on JAX (LiteRT can't run the step graph of")
-    assert told.endswith("pip install actor-learner. Received: no tensorflow in Python 3." + str(sys.version_info[1]))
+    assert told.endswith(
+        f"{install_command('actor-learner')}. Received: no tensorflow in Python 3.{sys.version_info[1]}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import gymnasium as gym
@@ -14,6 +15,7 @@ import actor_learner as al
 from actor_learner.cli import main
 from actor_learner.replay import minari_datasets
 from actor_learner.runs.directory import check_run_dir
+from actor_learner.system.installation import install_command
 
 minari = pytest.importorskip("minari", reason="needs the extra minari")
 pytest.importorskip("h5py", reason="needs the extra minari")
@@ -188,7 +190,7 @@ def test_nothing_is_left_of_a_recording_that_fails(root):
 
 def test_without_minari(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'actor-learner\[minari\]'"):
+    with pytest.raises(ImportError, match=re.escape(install_command("actor-learner[minari]"))):
         al.ReplayBuffer.from_minari("a-v0")
 
 

@@ -52,6 +52,7 @@ def _runs_go_elsewhere(tmp_path, monkeypatch):
 
 def test_every_example_is_short_tested_and_says_how_it_is_run():
     page = (EXAMPLES.parent / "docs" / "examples.md").read_text(encoding="utf-8")
+    assert "examples/quickstart.ipynb)" in page
     for script in EXAMPLES.glob("*.py"):
         code = script.read_text(encoding="utf-8")
         assert len(code.splitlines()) < 80, script
@@ -59,6 +60,27 @@ def test_every_example_is_short_tested_and_says_how_it_is_run():
         assert said or script.stem == "serve_policy", script
         assert script.stem in TESTED
         assert f"examples/{script.name})" in page
+
+
+@pytest.mark.thorough
+def test_quickstart(tmp_path):
+    """The notebook as it is committed, without outputs: view, curve, video and an episode of the exported policy."""
+    nbclient = pytest.importorskip("nbclient", reason="needs nbclient")
+    nbformat = pytest.importorskip("nbformat", reason="needs nbformat")
+    for package in ("ipykernel", "matplotlib", "moviepy", "pygame"):
+        pytest.importorskip(package, reason=f"needs {package}")
+    notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)
+    code = {cell["id"]: cell for cell in notebook.cells if cell["cell_type"] == "code"}
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code.values())
+    options = {"timeout": int(patience(200)), "startup_timeout": int(patience(120))}
+    client = nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}, **options)
+    client.execute(env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "QUICKSTART_STEPS": "2000"})
+    kinds = {name: {kind for out in cell["outputs"] for kind in out.get("data", ())} for name, cell in code.items()}
+    assert "text/html" in kinds["train"]
+    assert "image/png" in kinds["plot"]
+    assert "<video" in "".join(out["data"].get("text/html", "") for out in code["evaluate"]["outputs"] if "data" in out)
+    (acted,) = code["deploy"]["outputs"]
+    assert float(acted["text"].removeprefix("return of the exported policy:")) >= 8
 
 
 @pytest.mark.usefixtures("without_xla")

@@ -220,6 +220,14 @@ def test_bounds_and_what_train_sets_up():
     assert shown >= {"plots", "report", "tensorboard", "video"}
 
 
+def test_requirements_for_jax_are_those_of_the_package_without_tensorflow():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = map(Requirement, [*project["dependencies"], *project["optional-dependencies"]["jax"]])
+    expected = {f"{each.name}{each.specifier}" for each in wanted if each.name != "tensorflow"}
+    lines = (ROOT / "requirements-jax.txt").read_text(encoding="utf-8").splitlines()
+    assert {str(Requirement(line)) for line in lines if not line.startswith("#")} == expected
+
+
 def test_the_listed_packages_are_those_that_are_there():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     folders = {file.parent.relative_to(ROOT) for file in PACKAGE.rglob("__init__.py")}
@@ -476,3 +484,7 @@ def test_what_links_to_the_repository_names_one_place():
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
     cited = re.search(r"^repository-code: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
     assert {url.startswith(cited[1]) for url in urls.values()} == {True}
+    notebook = (ROOT / "examples" / "quickstart.ipynb").read_text(encoding="utf-8")
+    linked = re.findall(r"(?:github\.com|google\.com/github)/([\w-]+/[\w-]+)", notebook)
+    assert len(linked) == 3
+    assert set(linked) == {cited[1].removeprefix("https://github.com/")}

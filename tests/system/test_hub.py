@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import actor_learner as al
 from actor_learner.cli import main
 from actor_learner.runs.directory import open_run
 from actor_learner.system.hub import local_path
+from actor_learner.system.installation import install_command
 from tests.support.hub_server import Repository, running_hub
 
 pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install 'actor-learner[hub]'")
@@ -95,7 +97,7 @@ def test_a_hub_out_of_reach_is_named_without_the_token(hub, monkeypatch):
 
 def test_a_missing_package_and_a_folder_to_write_to_are_named(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ImportError, match=r"pip install 'actor-learner\[hub\]'"):
+    with pytest.raises(ImportError, match=re.escape(install_command("actor-learner[hub]"))):
         al.load_policy("hf://ann/run")
     assert main(["train", "--run-dir", "hf://ann/run"]) == 2
     assert "`--run-dir` must be a folder of this machine" in capsys.readouterr().err

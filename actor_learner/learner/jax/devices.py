@@ -11,6 +11,7 @@ from jax._src import xla_bridge
 from actor_learner.config.pool_checks import DEVICES
 from actor_learner.system.fields import check_choice
 from actor_learner.system.files import one_line
+from actor_learner.system.installation import install_command
 from actor_learner.system.machine import JAX_THREADS
 
 NAME, THREADS = "JAX", JAX_THREADS
@@ -26,7 +27,7 @@ def resolve_device(device: str, devices: int | None = None) -> str:
     has_gpu = device != "cpu" and any(found.platform == "gpu" for found in _devices())
     if device == "gpu" and not has_gpu:
         raise ValueError(
-            "`device='gpu'` needs a GPU that JAX sees (pip install 'actor-learner[jax-cuda]'). Received: none"
+            f"`device='gpu'` needs a GPU that JAX sees ({install_command('actor-learner[jax-cuda]')}). Received: none"
         )
     if has_gpu:  # Actors compute in full float32; the learner must agree with their log-probabilities.
         jax.config.update("jax_default_matmul_precision", "highest")

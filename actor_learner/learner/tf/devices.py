@@ -13,6 +13,7 @@ from actor_learner.learner.cost import is_small
 from actor_learner.networks.contract import all_layers
 from actor_learner.networks.memory import Memories
 from actor_learner.system.fields import check_choice
+from actor_learner.system.installation import install_command
 from actor_learner.system.machine import TENSORFLOW_THREADS
 
 NAME, THREADS = "TensorFlow", TENSORFLOW_THREADS
@@ -30,9 +31,8 @@ def resolve_device(device: str, devices: int | None = None) -> str:
         )
     gpus = tf.config.list_physical_devices("GPU") if device != "cpu" else []
     if device == "gpu" and not gpus:
-        raise ValueError(
-            "`device='gpu'` needs a GPU that TensorFlow sees (pip install 'actor-learner[cuda]'). Received: none"
-        )
+        install = install_command("actor-learner[cuda]")
+        raise ValueError(f"`device='gpu'` needs a GPU that TensorFlow sees ({install}). Received: none")
     for gpu in gpus:
         with contextlib.suppress(RuntimeError):  # TensorFlow has started already, with the caller's own settings.
             tf.config.experimental.set_memory_growth(gpu, True)

@@ -17,6 +17,7 @@ from actor_learner.networks.saving import obstacle, save_network
 from actor_learner.policy.exported import Conversion, ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.child import Child, ChildEndedError
+from actor_learner.system.installation import install_command
 from actor_learner.system.keras_import import check_installed, import_keras
 
 CONVERSION_TIMEOUT = 300.0
@@ -30,7 +31,8 @@ def convert_elsewhere(network: keras.Model, spaces: Spaces, batch_size: int) -> 
     RuntimeError if the process fails otherwise.
     """
     purpose = "converting this network for actors, which no earlier run has done here,"
-    check_installed("tensorflow", purpose, ", or pip install 'actor-learner[jax-export]', which converts without it")
+    instead = f", or {install_command('actor-learner[jax-export]')}, which converts without it"
+    check_installed("tensorflow", purpose, instead)
     with tempfile.TemporaryDirectory(prefix="actor-learner-") as name:
         folder = Path(name)
         if save_network(network, folder).suffix != ".keras":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 
 import pytest
 
 import actor_learner as al
 from actor_learner.actors.cluster import group
+from actor_learner.system.installation import install_command
 from tests.actors.cluster.conftest import needs_ray
 from tests.support.cluster_envs import needs_a_package
 
@@ -42,7 +44,7 @@ def test_options_that_cannot_be_used(fields, message):
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (None, r"A cluster needs Ray: pip install 'actor-learner\[ray\]'"),
+        (None, re.escape(f"A cluster needs Ray: {install_command('actor-learner[ray]')}")),
         ("2.54.1", "needs Ray 2.55 or later, below 3: .* Received: Ray 2.54.1"),
         ("3.0.0", "Received: Ray 3.0.0"),
     ],
