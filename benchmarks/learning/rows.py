@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ class Row:
     @property
     def slug(self) -> str:
         """The name of the row's files."""
-        return self.name.lower().replace("/", "-").replace(" ", "-")
+        return re.sub("[/: ]", "-", self.name.lower())
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from gymnasium.spaces import Box, Discrete
 import actor_learner as al
 from actor_learner.config.presets import PRESETS, preset_fields
 from actor_learner.environments.errors import EnvError
-from actor_learner.environments.lookup import find_spec
+from actor_learner.environments.factory import resolve_env
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ def test_every_preset_makes_a_config_of_a_registered_environment(env, algorithm)
     assert config.env == env
     assert type(config.algorithm).__name__.lower() == algorithm
     try:
-        assert find_spec(env).id == env
+        assert resolve_env(env, check_pickle=False).name == env
     except EnvError as error:
         if "needs the package" in str(error):
             pytest.skip(str(error))

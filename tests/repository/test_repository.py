@@ -235,6 +235,13 @@ def test_the_listed_packages_are_those_that_are_there():
     assert set(settings["packages"]) == expected
 
 
+def test_the_container_gets_the_files_that_setuptools_reads():
+    copies = re.findall(r"^COPY (.+) /source\S*$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
+    copied = set(" ".join(copies).split())
+    assert copied == {"pyproject.toml", "setup.py", "README.md", "LICENSE", "actor_learner", "envs"}
+    assert set(re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.M)) == copied
+
+
 @pytest.fixture(scope="module")
 def clean_export(tmp_path_factory):
     """The files that git knows or would add, in a folder with a space in its name."""
