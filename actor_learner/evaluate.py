@@ -303,12 +303,19 @@ def _is_narrower(space: Any, other: Any) -> bool:
 
 
 def _is_of_another_kind(space: Any, other: Any) -> bool:
-    """Return whether a Box has another dtype than the other one, or other bounds, if it has any."""
-    if not isinstance(space, Box) or not isinstance(other, Box) or not np.isfinite([space.low, space.high]).any():
+    """Return whether two Boxes differ in dtype or in bounds, where both have bounds of their own."""
+    if not (isinstance(space, Box) and isinstance(other, Box) and _is_bounded(space) and _is_bounded(other)):
         return False
     pairs = ((space.low, other.low), (space.high, other.high))
     same_bounds = all(np.array_equal(np.float32(mine), np.float32(theirs)) for mine, theirs in pairs)
     return space.dtype != other.dtype or not same_bounds
+
+
+def _is_bounded(space: Any) -> bool:
+    """Return False for bounds that are infinite, or the limits of a wide integer, as of a network's inputs."""
+    limits = np.iinfo(space.dtype) if space.dtype.kind in "iu" and space.dtype.itemsize > 1 else None
+    least, most = (limits.min, limits.max) if limits else (-np.inf, np.inf)
+    return bool((space.low != least).any() or (space.high != most).any())
 
 
 def _describe(leaf: Leaf) -> str:
