@@ -97,12 +97,16 @@ def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
         except BaseException as error:
             if resume or start.confirmed:
                 _log_end(error)
-            elif isinstance(error, Exception) and not directory.replaces_another(run) and any(run.logs.glob("*.log")):
+            elif isinstance(error, Exception) and not directory.replaces_another(run) and _has_logs(run):
                 error.add_note(f"More is in {run.logs}")
             raise
         finally:
             if not resume and not start.confirmed:
                 directory.abandon_run(run)
+
+
+def _has_logs(run: directory.RunDirectory) -> bool:
+    return any(log.stat().st_size for log in run.logs.glob("*.log"))
 
 
 def _log_end(error: BaseException) -> None:

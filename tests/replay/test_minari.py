@@ -221,7 +221,7 @@ def test_a_run_begins_with_a_dataset(tmp_path):
     recorded("minari:scripted-v0", Scripted(Discrete(2)))
     fields = {
         "env": "CartPole-v1",
-        "algorithm": al.DQN(learning_starts=16, target_update_interval=16, buffer_size=512),
+        "algorithm": al.DQN(learning_starts=16, updates_per_step=1.0, target_update_interval=16, buffer_size=512),
         "hidden_sizes": (4,),
         "num_actors": 0,
         "envs_per_actor": 2,
