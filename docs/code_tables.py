@@ -125,7 +125,11 @@ def _hyperparameters(*names: str) -> str:
     fields = [{field.name: field for field in dataclasses.fields(kind)} for kind in kinds.values()]
     rows = []
     for name in dict.fromkeys(name for own in fields for name in own):
-        meaning = next(own[name].metadata.get("help", "") for own in fields if name in own)
+        owners: dict[str, list[str]] = {}
+        for kind, own in zip(kinds, fields, strict=True):
+            if name in own:
+                owners.setdefault(own[name].metadata.get("help", ""), []).append(kind)
+        meaning = "; ".join(text if len(owners) == 1 else f"{text} ({', '.join(of)})" for text, of in owners.items())
         defaults = [f"`{default_of(own[name])}`" if name in own else "-" for own in fields]
         rows.append((f"`{name}`", meaning, *defaults))
     return _table(("hyperparameter", "meaning", *(kinds if len(kinds) > 1 else ("default",))), rows)

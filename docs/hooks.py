@@ -18,7 +18,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 SCRIPT_PAGE = "# {name}\n\n{about}\n\n```python\n{code}```\n"
-OUTSIDE = re.compile(r"\]\(\.\./((?:\.\./)*)(examples/|benchmarks/|CHANGELOG\.md)")
+OUTSIDE = re.compile(r"\]\(\.\./((?:\.\./)*)(examples/|benchmarks/|CHANGELOG\.md|SECURITY\.md)")
 NAME = re.compile(r"^::: \S*?(\w+)$((?:\n    .+)*)", re.MULTILINE)  # of a page in docs/reference
 
 
@@ -64,7 +64,8 @@ def on_files(files: Files, *, config: Any) -> Files:
     for pattern in (*(f"benchmarks/*/*.{kind}" for kind in ("md", "json", "png", "svg")), "examples/*.ipynb"):
         for file in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, file.relative_to(ROOT).as_posix(), abs_src_path=str(file)))
-    files.append(File.generated(config, "CHANGELOG.md", abs_src_path=str(ROOT / "CHANGELOG.md")))
+    for name in ("CHANGELOG.md", "SECURITY.md", "examples/browser/README.md"):
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     return files
 
 
