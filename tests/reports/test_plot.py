@@ -12,6 +12,7 @@ import actor_learner as al
 from actor_learner import cli
 from actor_learner.reports.curves import interquartile_mean, read_curves, smooth, smoothing_window
 from actor_learner.reports.plot import draw, plot
+from actor_learner.system.installation import install_command
 from tests.support.run_files import append_metrics, create_run
 
 pytest.importorskip("matplotlib", reason="needs matplotlib")
@@ -289,5 +290,5 @@ def test_the_command_line_draws_groups_of_several_metrics(capsys):
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     make_run("a", [1.0, 2.0])
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"actor-learner\[plots\]"):
+    with pytest.raises(ImportError, match=re.escape(install_command("actor-learner[plots]"))):
         plot(["a"], "curve.png")

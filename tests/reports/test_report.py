@@ -3,6 +3,7 @@
 import html.parser
 import json
 import os
+import re
 import sys
 
 import numpy as np
@@ -14,6 +15,7 @@ from actor_learner.reports.charts import charts
 from actor_learner.reports.report import report
 from actor_learner.runs.directory import record_finished
 from actor_learner.runs.lock import run_lock
+from actor_learner.system.installation import install_command
 from tests.support.run_files import append_metrics, create_run
 
 for _package in ("matplotlib", "jinja2"):
@@ -281,5 +283,5 @@ def test_what_cannot_be_described_is_one_line(run, damage, message, capsys):
 
 def test_without_jinja_the_error_names_the_extra(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ImportError, match=r"actor-learner\[report\]"):
+    with pytest.raises(ImportError, match=re.escape(install_command("actor-learner[report]"))):
         report(run.path)
