@@ -88,6 +88,7 @@ def test_an_import_that_fails_by_itself_fails_as_it_would():
 @pytest.mark.parametrize("floatx", ["float64", "bfloat16"])
 @pytest.mark.parametrize("start", [import_keras, lambda: al.Learner(keras.Sequential(), None, action_space=None)])
 def test_another_floatx_is_refused(start, floatx):
+    keras.config.dtype_policy()  # Keras makes it once in a process, of the floatx that holds then
     keras.config.set_floatx(floatx)
     try:
         with pytest.raises(ValueError, match=rf"must be float32, .*Received: floatx='{floatx}'$"):
