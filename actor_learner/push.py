@@ -1,8 +1,7 @@
 """Shares a run on the Hugging Face Hub: the run's files, a learning curve, a video, and a card with its results.
 
-What is pushed is a run directory again, without logs, incidents and replay buffer: whatever reads one, reads
-`hf://owner/name` (see `system.hub`). All of it is ready before the repository
-is made, and is one commit.
+The repository is a run directory again, without logs, incidents and replay buffer: all that reads one, reads
+`hf://owner/name` (see `system.hub`). Everything is ready before the repository is made, and is one commit.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from actor_learner.networks.saving import network_file
 from actor_learner.replay.saving import BUFFER_FILES
 from actor_learner.reports.plot import plot
 from actor_learner.runs.checkpoints import newest_whole
-from actor_learner.runs.directory import RunDirectory, open_run, read_config
+from actor_learner.runs.directory import RunDirectory, open_run, read_config, write_recorded
 from actor_learner.runs.metrics import last_metrics
 from actor_learner.runs.recorded_config import WITHOUT_EFFECT, RecordedConfig, flat_config
 from actor_learner.system import __version__
@@ -42,7 +41,7 @@ CARD, CURVE, VIDEO = "README.md", "curve.png", "replay.mp4"  # names that the Hu
 
 
 class _Facts(NamedTuple):
-    """What the card tells. env_steps: those that the run took. files: names in the repository's root."""
+    """The content of the card. env_steps: those that the run took. files: names in the repository's root."""
 
     config: RecordedConfig
     evaluation: Evaluation
@@ -154,7 +153,7 @@ def _check_access(api: HfApi, repo: str, *, private: bool) -> None:
 
 def _copy_run(run: RunDirectory, config: RecordedConfig, folder: Path) -> None:
     """Copy config.json without the run's path, metrics, network, and the newest whole checkpoint without its buffer."""
-    (folder / run.config.name).write_text(json.dumps({**config, "run_dir": None}, indent=2) + "\n", encoding="utf-8")
+    write_recorded(RunDirectory(folder), {**config, "run_dir": None})
     files = [network_file(run.path), *([run.metrics] if run.metrics.exists() else [])]
     for file in files:
         shutil.copyfile(file, folder / file.name)

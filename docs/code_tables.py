@@ -142,7 +142,7 @@ def _results(algorithm: str) -> str:
 
 
 def _measured(algorithm: str) -> Iterator[Sequence[str]]:
-    for line in _read("benchmarks/learning/learning.md").splitlines():
+    for line in read("benchmarks/learning/learning.md").splitlines():
         command, *cells = (cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|")))
         if f" --algorithm {algorithm} " in command:
             steps, seeds, evaluation, _, _, goal = cells[:6]
@@ -152,12 +152,12 @@ def _measured(algorithm: str) -> Iterator[Sequence[str]]:
 
 def _speed() -> str:
     """Return the README's table."""
-    return re.search(r"(^\| work .*\n(?:\|.*\n)+)", _read("README.md"), re.MULTILINE)[1]
+    return re.search(r"(^\| work .*\n(?:\|.*\n)+)", read("README.md"), re.MULTILINE)[1]
 
 
 def _citation() -> str:
     """Return CITATION.cff as BibTeX."""
-    cited = dict(re.findall(r"^([\w-]+): (.+)$", _read("CITATION.cff"), re.MULTILINE))
+    cited = dict(re.findall(r"^([\w-]+): (.+)$", read("CITATION.cff"), re.MULTILINE))
     authors = " and ".join(f"{{{name}}}" for name in re.findall(r"name: (.+?) *[},]", cited["authors"]))
     fields = {
         "title": cited["title"].strip('"'),
@@ -169,7 +169,7 @@ def _citation() -> str:
     return f"```bibtex\n@software{{actor_learner,\n{lines}}}\n```"
 
 
-def _read(path: str) -> str:
+def read(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 

@@ -12,7 +12,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from code_tables import ROOT, fill
+from code_tables import ROOT, fill, read
 from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -26,7 +26,7 @@ def on_config(config: Any) -> Any:
     """Put a page for each public name, each example and each table of results into the navigation."""
     sections = {title: pages for entry in config.nav for title, pages in entry.items()}
     sections["Reference"][:] = [
-        {title: [page, *(_name_page(page, match[1]) for match in NAME.finditer(_read(f"docs/{page}")))]}
+        {title: [page, *(_name_page(page, match[1]) for match in NAME.finditer(read(f"docs/{page}")))]}
         for entry in sections["Reference"]
         for title, page in entry.items()
     ]
@@ -40,10 +40,6 @@ def on_config(config: Any) -> Any:
 
 def _name_page(group: str, name: str) -> str:
     return f"{group.removesuffix('.md')}/{name}.md"
-
-
-def _read(path: str) -> str:
-    return (ROOT / path).read_text(encoding="utf-8")
 
 
 def _examples() -> list[Path]:

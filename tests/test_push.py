@@ -60,7 +60,8 @@ def test_a_pushed_run_is_read_from_the_hub_as_from_its_folder(run_dir, hub, caps
     repository = hub.repositories["ann/policy"]
     assert repository.messages[1:] == ["Ten points"]
     assert sorted(name for name in repository.files if "/" not in name) == sorted([*FILES, "NOTES.md"])
-    assert json.loads(repository.files["config.json"])["run_dir"] is None
+    config = json.loads(repository.files["config.json"])
+    assert (config["run_dir"], config["format"]) == (None, 1)
     assert not any("replay" in name or str(run_dir).encode() in text for name, text in repository.files.items())
 
     address, observation = "hf://ann/policy", [1.0, 2.0, 3.0]

@@ -142,7 +142,7 @@ def in_flags(message: str, argv: Sequence[str]) -> str:
     text = re.sub(r"(?<!\w\()\b(\w+)=(True|False|None|\d+|'\w+')(?![\w.])", spell, text)
     text = re.sub(r"(--[\w-]+)(?:, \1| \(\1\))", r"\1", text.replace(" or None", " or none"))  # was said in both words
     values = re.sub(r"(?<!\S)(\w+)=(True\b|False\b|None\b|'[\w./:@+-]+'|)", spell, values)
-    if re.fullmatch(r"--[\w-]+ [\d.e+-]+", values) and not values.startswith(tuple(_typed(argv)) or "\0"):
+    if re.fullmatch(r"--[\w-]+ [\d.e+-]+", values) and not values.startswith(tuple(_typed(argv))):
         values += " (not typed: from a preset, a file or the defaults)"
     return "\n".join([f"{text}{received}{values}", *others])
 

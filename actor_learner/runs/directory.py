@@ -92,7 +92,7 @@ def write_config(run: RunDirectory, config: TrainConfig, **more: Any) -> None:
     """Write config.json. Raises ValueError if the directory can't be written."""
     data = {**config.to_json(), "run_dir": str(run.path), **provenance(), **more}
     with writing(run.path):
-        _write_config(run, data)
+        write_recorded(run, data)
 
 
 def check_run_dir(config: TrainConfig) -> None:
@@ -207,12 +207,12 @@ def record_choices(run: RunDirectory, **choices: Any) -> None:
     """Add choices made by rule (compilation, epoch length) to config.json, under "chosen"."""
     data = read_config(run.path)
     data["chosen"] = {**data.chosen, **choices}
-    _write_config(run, data)
+    write_recorded(run, data)
 
 
 def record_finished(run: RunDirectory, env_steps: int) -> None:
     """Record in config.json that the run took all its steps, and that network and policy are the last ones."""
-    _write_config(run, {**read_config(run.path), "finished": {"env_steps": env_steps}})
+    write_recorded(run, {**read_config(run.path), "finished": {"env_steps": env_steps}})
 
 
 def check_no_links(run: RunDirectory) -> None:
@@ -294,6 +294,7 @@ def check_writable(path: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _write_config(run: RunDirectory, data: Mapping[str, Any]) -> None:
+def write_recorded(run: RunDirectory, data: Mapping[str, Any]) -> None:
+    """Write the content of a config.json, with the number of its format."""
     text = json.dumps(stamped(data, FORMAT), indent=2) + "\n"
     write_atomically(run.config, lambda partial: partial.write_text(text, encoding="utf-8"))
