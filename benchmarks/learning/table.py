@@ -264,7 +264,8 @@ class _Result:
         self.steps = max(seed["env_steps"] for seed in seeds)
 
     def __str__(self) -> str:
-        text = f"{self.middle:,.1f}" + (f" [{self.low:,.1f}, {self.high:,.1f}]" if self.values[1:].size else "")
+        interval = f" [{_number(self.low)}, {_number(self.high)}]" if self.values[1:].size else ""
+        text = f"{_number(self.middle)}{interval}"
         return f"**{text}**" if self.reached else text
 
     @property
@@ -317,7 +318,7 @@ def _summary(environments: Mapping[str, Sequence[_Result]]) -> list[str]:
 def _cell(result: _Result | None) -> str:
     if result is None:
         return ""
-    value = f"{result.middle:,.1f}"
+    value = _number(result.middle)
     return f"{f'**{value}**' if result.reached else value} ({_short(result.steps)})"
 
 
@@ -354,6 +355,11 @@ def _published(row: Row) -> str:
     return "" if row.goal is None else str(row.goal)
 
 
+def _number(value: float) -> str:
+    """Format a return to a tenth; a fraction below 10 to a hundredth."""
+    return f"{value:,.1f}" if abs(value) >= 10 or value == round(value) else f"{value:.2f}"
+
+
 def _anchor(heading: str) -> str:
     return re.sub(r"[^\w-]", "", heading.lower())
 
@@ -364,7 +370,9 @@ def _short(steps: int) -> str:
 
 def _table_row(result: _Result, command: str) -> tuple[str, ...]:
     row, seeds = result.row, result.seeds
-    spread = f" +- {statistics.stdev(result.values.tolist()):,.1f}" if result.values[1:].size else ""
+    mean = _number(result.values.mean())
+    digits = len(mean.partition(".")[2])
+    spread = f" +- {statistics.stdev(result.values.tolist()):,.{digits}f}" if result.values[1:].size else ""
     made = {f"{seed['date']}, {seed['commit']}, {seed['machine'].partition(' of ')[2]}" for seed in seeds}
     return (
         f"`{command.removeprefix('actor-learner ')}`"
@@ -373,8 +381,8 @@ def _table_row(result: _Result, command: str) -> tuple[str, ...]:
         f"{result.steps:,}",
         str(len(seeds)),
         str(result),
-        f"{result.values.mean():,.1f}{spread}",
-        f"{statistics.mean(seed['training_return'] for seed in seeds):,.1f}",
+        f"{mean}{spread}",
+        _number(statistics.mean(seed["training_return"] for seed in seeds)),
         _published(row),
         "; ".join(_compare_with(published, row, seeds) for published in row.published if published is not row.goal),
         f"{statistics.mean(seed['seconds'] for seed in seeds):,.0f}",
@@ -393,4 +401,4 @@ def _compare_with(published: Published, row: Row, seeds: Sequence[Figures]) -> s
         return str(published)
     ours = [seed["training_return_at"].get(str(published.steps)) for seed in seeds]
     known = [value for value in ours if value is not None]
-    return f"{published} ({_short(published.steps)}{f'; ours then {statistics.mean(known):,.1f}' if known else ''})"
+    return f"{published} ({_short(published.steps)}{f'; ours then {_number(statistics.mean(known))}' if known else ''})"

@@ -49,7 +49,8 @@ def fastest(runs: Mapping[str, Runs], among: Iterable[str]) -> str | None:
 
 def page(found: Figures) -> str:
     works = found.get("works", {})
-    lines = ["# Comparison with other libraries", "", *_about(found), "", *summary(works)]
+    title = "Comparison with other libraries" + (", on JAX" if "jax" in found["versions"]["ours"] else "")
+    lines = [f"# {title}", "", *_about(found), "", *summary(works)]
     for name, work in works.items():
         lines += ["", f"## {name}: {shape(work['work'])}", "", *_work_table(work), *_footnotes(work)]
     if "solve" in found:
