@@ -45,7 +45,7 @@ def export(
     model's inputs and outputs.
 
     Args:
-        run_dir: A run that has ended, with or without all its steps.
+        run_dir: A run that has ended, with or without all its steps, or "hf://owner/name".
         output: The new folder; by default `<name of the run>-<format>` in the working directory.
         format: "litert", "tflite", "keras", "onnx" or "saved_model".
         network: A built network that gets the weights, for a run whose network Keras can't rebuild from its file; not

@@ -1,7 +1,8 @@
 """Shares a run on the Hugging Face Hub: the run's files, a learning curve, a video, and a card with its results.
 
 The repository is a run directory again, without logs, incidents and replay buffer: all that reads one, reads
-`hf://owner/name` (see `system.hub`). Everything is ready before the repository is made, and is one commit.
+`hf://owner/name` (see `system.hub`). The repository is made first, which shows that the token may write there; its
+content is one commit, once everything is ready.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def push(
 ) -> str:
     """Evaluate the policy of a run, upload the run to the Hugging Face Hub in one commit, and return its address.
 
-    The repository is made if it isn't there. Files of an earlier push that this one doesn't have are deleted. The
-    absolute path of the run isn't uploaded; other values of config.json, such as `env_kwargs`, are.
+    The repository is made if it isn't there, before the evaluation. Files of an earlier push that this one doesn't have
+    are deleted. The absolute path of the run isn't uploaded; other values of config.json, such as `env_kwargs`, are.
 
     Args:
         run_dir: A run that has ended, whether or not it took all its steps.
@@ -106,11 +107,11 @@ def push(
     config = read_config(run.path)
     factory = resolve_env(**run_environment(config, **given), check_pickle=False)
     api = hub_api("`push`")
-    _check_access(api, repo, private=private)
     with tempfile.TemporaryDirectory(prefix="actor-learner-push-") as name:
         folder = Path(name)
         policy.save(folder / "policy")
         _copy_run(run, config, folder)
+        _prepare_repository(api, repo, private, revision)
         evaluation = evaluate(run.path, episodes=episodes, seed=seed, **given)
         _draw_curve(run, folder / CURVE)
         if video:
@@ -126,12 +127,12 @@ def push(
         )
         with hub_errors(repo):
             _card(facts).save(folder / CARD)
-            _upload(api, folder, repo, private, revision, commit_message)
+            _upload(api, folder, repo, revision, commit_message)
     return facts.address
 
 
-def _check_access(api: HfApi, repo: str, *, private: bool) -> None:
-    """Raise what `push` raises of the Hub, before anything takes time."""
+def _prepare_repository(api: HfApi, repo: str, private: bool, revision: str | None) -> None:
+    """Make the repository and the branch. Raise what `push` raises of the Hub, before anything takes time."""
     from huggingface_hub import get_token
     from huggingface_hub.utils._validators import validate_repo_id  # `utils` exports it, but not to type checkers
 
@@ -149,6 +150,11 @@ def _check_access(api: HfApi, repo: str, *, private: bool) -> None:
             "`private`: the repository is there, and everyone can read it; change that on its page, or give another "
             f"name. Received: {repo}"
         )
+    with hub_errors(repo):
+        api.create_repo(repo, private=private or None, exist_ok=True)
+        api.auth_check(repo, write=True)  # `create_repo` returns where a repository is there that the token may read
+        if revision is not None:
+            api.create_branch(repo, branch=revision, exist_ok=True)
 
 
 def _copy_run(run: RunDirectory, config: RecordedConfig, folder: Path) -> None:
@@ -185,14 +191,9 @@ def _record(run: RunDirectory, factory: Any, seed: int, output: Path) -> None:
             warnings.warn(f"pushed without {output.name}: {one_line(error)}", UserWarning, stacklevel=3)
 
 
-def _upload(
-    api: HfApi, folder: Path, repo: str, private: bool, revision: str | None, commit_message: str | None
-) -> None:
+def _upload(api: HfApi, folder: Path, repo: str, revision: str | None, commit_message: str | None) -> None:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    api.create_repo(repo, private=private or None, exist_ok=True)
-    if revision is not None:
-        api.create_branch(repo, branch=revision, exist_ok=True)
     names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
     ours = (*RUN_FILES, CURVE, VIDEO)
     old = [name for name in api.list_repo_files(repo, revision=revision) if any(fnmatch(name, one) for one in ours)]

@@ -16,7 +16,7 @@ from actor_learner.learner.bounds import warn_of_narrow_bounds
 from actor_learner.learner.prefetch import prefetching
 from actor_learner.networks.saving import check_can_be_saved
 from actor_learner.reports.progress import Progress
-from actor_learner.runs.directory import record_finished
+from actor_learner.runs.directory import record_finished, with_init_commit
 from actor_learner.runs.metrics import last_metrics
 from actor_learner.runs.recorder import Recorder
 from actor_learner.runs.resume import Start, start_run
@@ -191,6 +191,7 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
         config.replace(**fields)  # an unknown name raises there
         name, value = next(iter(fields.items()))
         raise TypeError(f"Fields belong in the config: train(config.replace({name}=...)). Received: {name}={value!r}")
+    config = config if resume else with_init_commit(config)
     build.check_run(config, resume=resume)
     callbacks = _make_callbacks(config)
     with start_run(config, resume=resume) as start:

@@ -6,14 +6,18 @@ import json
 import re
 import shlex
 
+import gymnasium
+import keras
+import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
 from actor_learner import cli
 from actor_learner.networks.default import default_network
+from actor_learner.push import push
 from actor_learner.runs.checkpoints import RunState, newest_whole
-from actor_learner.runs.directory import RunDirectory, check_run_dir
+from actor_learner.runs.directory import RunDirectory, check_run_dir, read_config
 from actor_learner.system.files import write_folder_atomically
 from actor_learner.system.hub import local_path
 from tests.support.hub_server import READER, Repository, running_hub
@@ -105,11 +109,13 @@ def test_a_private_repository_and_a_branch_are_made(run_dir, hub, monkeypatch):
         (["ann/policy", "--private"], None, "`--private`: the repository is there, and everyone can read it"),
         (["ann/policy"], "", "needs a token that may write: `hf auth login`, or the variable HF_TOKEN"),
         (["ann/policy"], "hf_unknown", r"The Hub refused it \(401\)"),
-        (["ann/new", "--no-video", "--episodes", "1"], READER, r"The Hub refused it \(403\)"),
+        (["ann/new"], READER, r"The Hub refused it \(403\)"),
+        (["ann/policy"], READER, r"The Hub refused it \(403\)"),
     ],
 )
 def test_a_refusal_is_one_line_and_changes_nothing(words, token, message, run_dir, hub, monkeypatch, capsys):
     hub.repositories["ann/policy"] = Repository()
+    monkeypatch.setattr("actor_learner.push.evaluate", lambda *_, **__: pytest.fail("evaluated first"))
     if token is not None:
         monkeypatch.setenv("HF_TOKEN", token)
     assert cli.main(["push", str(run_dir), *words]) == cli.REFUSED
@@ -117,3 +123,60 @@ def test_a_refusal_is_one_line_and_changes_nothing(words, token, message, run_di
     assert re.fullmatch(rf"actor-learner: error: .*{message}.*\n", error)
     assert "hf_" not in error
     assert {name: repository.files for name, repository in hub.repositories.items()} == {"ann/policy": {}}
+
+
+def test_a_training_starts_from_pushed_weights_and_records_their_commit(hub, tmp_path):
+    imageio = pytest.importorskip("imageio", reason="needs moviepy, of the extra [video]")
+    env = gymnasium.make("CartPole-v1")
+    spaces = env.observation_space, env.action_space
+    pushed = default_network(*spaces, hidden_sizes=(8,), seed=3)
+    run_dir = create_ended_run(tmp_path / "run", *spaces, pushed, env="CartPole-v1")
+    with pytest.warns(UserWarning, match=r"^pushed without curve.png: "):  # no update was made
+        push(run_dir, "ann/cartpole", episodes=1)
+    repository = hub.repositories["ann/cartpole"]
+    card = repository.files["README.md"].decode()
+    (tmp_path / "replay.mp4").write_bytes(repository.files["replay.mp4"])
+    frames = imageio.mimread(tmp_path / "replay.mp4", memtest=False)
+    assert "[replay.mp4](replay.mp4)" in card
+    steps = float(re.search(r"^\| 1 \| 0 \|.* ([\d.]+) \|$", card, re.MULTILINE)[1])
+    assert len(frames) in (steps, steps + 1)  # the first picture is no step; moviepy may round the last one off
+    assert not np.array_equal(frames[0], frames[-1])
+
+    beginnings = []
+    beginning = keras.callbacks.Callback()
+    beginning.on_train_begin = lambda logs=None: beginnings.append(beginning.model.get_weights())
+    hub.requests.clear()
+    config = al.TrainConfig(
+        env="CartPole-v1",
+        init_from="hf://ann/cartpole",
+        run_dir=tmp_path / "new",
+        num_actors=0,
+        total_steps=4096,
+        callbacks=[beginning],
+        quiet=True,
+    )
+    result = al.train(config)
+    for before, start, end in zip(pushed.get_weights(), *beginnings, result.network.get_weights(), strict=True):
+        np.testing.assert_array_equal(start, before)
+        assert not np.array_equal(end, start)
+    assert sum("/revision/" in request for request in hub.requests) == 1
+    assert read_config(result.run_dir)["init_from"] == f"hf://ann/cartpole@{repository.branches['main']}"
+    repository.commit("main", {})
+    assert al.train(config, resume=True).metrics == result.metrics
+    with pytest.raises(ValueError, match="init_from is .* there"):
+        al.train(config.replace(init_from="hf://ann/other"), resume=True)
+
+
+def test_commands_read_a_pushed_run_or_refuse_it_in_one_line(run_dir, hub, tmp_path, monkeypatch, capsys):
+    for package in ("matplotlib", "jinja2"):
+        pytest.importorskip(package, reason=f"needs {package}, of the extra [report]")
+    push(run_dir, "ann/policy", episodes=1, video=False)
+    monkeypatch.chdir(tmp_path)
+    for command, name in {"plot": "curve.png", "report": "report.html", "export": "policy-litert"}.items():
+        hub.requests.clear()
+        assert cli.main([command, "hf://ann/policy"]) == 0
+        assert capsys.readouterr().out == f"{name}\n"
+        assert (tmp_path / name).exists()
+        assert sum("/revision/" in request for request in hub.requests) == 1
+    assert cli.main(["watch", "hf://ann/policy"]) == cli.REFUSED
+    assert "must be a folder of this machine; `report` describes a run of the Hub" in capsys.readouterr().err

@@ -15,7 +15,7 @@ DESCRIPTION = "Draws learning curves: a panel for each environment and metric, a
 
 
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.add_argument("run_dirs", nargs="+", metavar="RUN_DIR", help="directories of runs")
+    parser.add_argument("run_dirs", nargs="+", metavar="RUN_DIR", help="directories of runs, or hf://owner/name")
     parser.add_argument("--output", default="curve.png", metavar="FILE", help=".png, .svg, .pdf (default: curve.png)")
     metric = "metrics of metrics.jsonl (default: episode_return)"
     parser.add_argument("--metric", type=_names, default=("episode_return",), metavar="NAME,NAME", help=metric)

@@ -10,8 +10,9 @@ DESCRIPTION = "Writes one HTML file about a run: curves, shares of time, events,
 
 
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run, finished or not")
-    parser.add_argument("--output", metavar="FILE", help="the file, .html (default: RUN_DIR/report.html)")
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run, finished or not, or hf://owner/name")
+    output = "the file, .html (default: report.html in RUN_DIR, or here for a run of the Hub)"
+    parser.add_argument("--output", metavar="FILE", help=output)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, and print where the run is and what to type next."""
     from actor_learner.actors.capacity import check_memory
     from actor_learner.environments.factory import resolve_env
-    from actor_learner.runs.directory import check_run_dir
+    from actor_learner.runs.directory import check_run_dir, with_init_commit
 
     resume = arguments.resume is not None
     config = resumed_config(arguments) if resume else train_config(arguments)
@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     if resume and _has_finished(config):
         return 0
     if not resume:
+        config = with_init_commit(config)
         check_run_dir(config)
     resolve_env(**config.env_arguments)  # refused before TensorFlow is loaded
     check_memory(config.local_actors)

@@ -46,7 +46,7 @@ def plot(
     """Draw metrics of runs: a panel for each environment and metric, a curve for each group of runs.
 
     Args:
-        run_dirs: directories of runs.
+        run_dirs: directories of runs, or "hf://owner/name".
         output: the picture, .png, .svg or .pdf.
         metrics: names in metrics.jsonl, which every run must have.
         x: "steps", "seconds" or "updates".

@@ -29,6 +29,7 @@ from actor_learner.runs.recorded_config import WITHOUT_EFFECT, RecordedConfig, V
 from actor_learner.system import __version__
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import write_atomically
+from actor_learner.system.hub import is_on_hub
 
 NAME = "report.html"
 
@@ -51,15 +52,16 @@ def report(run_dir: str | os.PathLike[str], output: str | os.PathLike[str] | Non
     """Describe a run in one HTML file, whether it is finished, stopped or still going. Returns the file.
 
     Args:
-        run_dir: the run's directory.
-        output: the file, .html, which is replaced; by default report.html in the run's directory.
+        run_dir: the run's directory, or "hf://owner/name".
+        output: the file, .html, which is replaced; by default report.html in the run's directory, or, for a run on the
+            Hub, in the working directory.
 
     Raises:
         ValueError: the directory holds no run, holds links, its config.json is damaged, or the file can't be written.
         ImportError: jinja2 or matplotlib isn't installed.
     """
     run = open_run(run_dir)
-    output = run.path / NAME if output is None else Path(output)
+    output = (Path() if is_on_hub(run_dir) else run.path) / NAME if output is None else Path(output)
     if output.suffix.lower() not in (".html", ".htm"):
         raise refusal("output", "a file name that ends in .html", str(output))
     for package in ("matplotlib", "jinja2"):

@@ -14,7 +14,8 @@ from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import LOCK_FILE, is_locked
 from actor_learner.runs.metrics import MetricsReader
 from actor_learner.runs.recorded_config import RecordedConfig
-from actor_learner.system.fields import check_seconds
+from actor_learner.system.fields import check_seconds, refusal
+from actor_learner.system.hub import is_on_hub
 
 SILENT_SECONDS = 30.0  # after this time without an update, the view says so
 
@@ -33,6 +34,8 @@ def watch(run_dir: str | os.PathLike[str], interval: float = 1.0) -> None:
         BrokenPipeError: the reader of stdout is gone.
     """
     check_seconds("interval", interval)
+    if is_on_hub(run_dir):
+        raise refusal("run_dir", "a folder of this machine; `report` describes a run of the Hub", str(run_dir))
     run = RunDirectory(Path(run_dir))
     if not is_locked(run.path):
         open_run(run.path)

@@ -35,7 +35,7 @@ from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.files import parse_json, write_atomically
 from actor_learner.system.formats import NewerFormatError, stamped, unstamped
-from actor_learner.system.hub import local_path
+from actor_learner.system.hub import is_on_hub, local_path, with_commit
 
 _FILES = ("config.json", "metrics.jsonl", "network.keras", "network.weights.h5", "report.html")
 _FOLDERS = ("checkpoints", "policy", "incidents", "logs")
@@ -93,6 +93,13 @@ def write_config(run: RunDirectory, config: TrainConfig, **more: Any) -> None:
     data = {**config.to_json(), "run_dir": str(run.path), **provenance(), **more}
     with writing(run.path):
         write_recorded(run, data)
+
+
+def with_init_commit(config: TrainConfig) -> TrainConfig:
+    """Return the config of a new run with the Hub's commit in `init_from`: whatever reads it later, reads the same."""
+    if config.init_from is None or not is_on_hub(config.init_from):
+        return config
+    return config.replace(init_from=with_commit(config.init_from))
 
 
 def check_run_dir(config: TrainConfig) -> None:

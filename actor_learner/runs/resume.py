@@ -32,6 +32,7 @@ from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.tensorboard import PREFIX
 from actor_learner.system.aborts import native_log
 from actor_learner.system.files import DamagedError, one_line
+from actor_learner.system.hub import may_mean
 
 _log = logging.getLogger("actor_learner")
 
@@ -190,7 +191,7 @@ def _to_text(value: Any) -> str:
 
 def _equal(before: Any, now: Any) -> bool:
     """Compare as JSON, so that NaN equals itself, and true isn't 1; a callable equals its name on the command line."""
-    if _to_text(before) == _to_text(now) or _may_be_callable(before, now):
+    if _to_text(before) == _to_text(now) or _may_be_callable(before, now) or may_mean(now, before):
         return True
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         return all(map(_equal, before, now))

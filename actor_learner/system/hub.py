@@ -29,6 +29,7 @@ RUN_FILES = ("config.json", "metrics.jsonl", "network.keras", "network.weights.h
 
 _REPOSITORY = r"[\w.-]+/[\w.-]+"
 _ADDRESS = re.compile(rf"hf:/+(?P<repo>{_REPOSITORY})(?:@(?P<revision>\S+))?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def is_on_hub(run: object) -> bool:
@@ -39,8 +40,8 @@ def is_on_hub(run: object) -> bool:
 def local_path(run: str | os.PathLike[str]) -> Path:
     """Return the folder of a run, downloaded first if it is on the Hub.
 
-    Each call asks the Hub which commit is meant; files that are in the cache aren't downloaded again. Without a
-    connection, the newest cached commit is taken.
+    Each call asks the Hub which commit is meant, unless the address names one that was downloaded before; files that
+    are in the cache aren't downloaded again. Without a connection, the newest cached commit is taken.
 
     run: a path, "hf://owner/name" or "hf://owner/name@revision" (a branch, tag or commit).
 
@@ -51,17 +52,43 @@ def local_path(run: str | os.PathLike[str]) -> Path:
     """
     if not is_on_hub(run):
         return Path(run)
-    if (address := _ADDRESS.fullmatch(given := str(run))) is None:
-        raise ValueError(f"A run on the Hub is hf://owner/name or hf://owner/name@revision. Received: {given}")
-    api, patterns = hub_api("hf://"), list(RUN_FILES)
+    address, given = _split(run), str(run)
+    api, repo, revision = hub_api("hf://"), address["repo"], address["revision"]
+    if revision and _COMMIT.fullmatch(revision) and (kept := _copy_of(repo, revision)).is_dir():
+        return kept
     with hub_errors(given):
-        snapshot = Path(api.snapshot_download(address["repo"], revision=address["revision"], allow_patterns=patterns))
+        snapshot = Path(api.snapshot_download(repo, revision=revision, allow_patterns=list(RUN_FILES)))
     if not (snapshot / "config.json").exists() and not (snapshot / "policy" / "policy.json").exists():
         raise ValueError(
             "The repository holds no run: it has neither config.json nor policy/policy.json, "
             f"which `actor-learner push` writes. Received: {given}"
         )
-    return _plain_copy(snapshot, address["repo"])
+    return _plain_copy(snapshot, _copy_of(repo, snapshot.name))
+
+
+def with_commit(run: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return the address of a run on the Hub with the commit that it means now; a path as it is.
+
+    Raises what `local_path` raises.
+    """
+    if not is_on_hub(run):
+        return run
+    commit = local_path(run).parent.name
+    return f"hf://{_split(run)['repo']}@{commit}"
+
+
+def may_mean(run: object, recorded: object) -> bool:
+    """Return whether `recorded`, which `with_commit` returned, may have been `run`."""
+    if not is_on_hub(run) or not is_on_hub(recorded):
+        return False
+    now, before = _split(run), _split(recorded)
+    return now["repo"] == before["repo"] and not _COMMIT.fullmatch(now["revision"] or "")
+
+
+def _split(run: object) -> re.Match[str]:
+    if (address := _ADDRESS.fullmatch(str(run))) is None:
+        raise ValueError(f"A run on the Hub is hf://owner/name or hf://owner/name@revision. Received: {run}")
+    return address
 
 
 def check_repository(name: str, value: object) -> str:
@@ -122,14 +149,17 @@ def _without_token(error: BaseException) -> str:
     return one_line(error).replace(token, "TOKEN") if token else one_line(error)
 
 
-def _plain_copy(snapshot: Path, repo: str) -> Path:
-    """Return a folder with copies of what the links in a snapshot lead to; commits don't change, so it is kept."""
+def _copy_of(repo: str, commit: str) -> Path:
+    """Return the folder of the plain files of a commit, which may not be there yet."""
     from huggingface_hub import cached_assets_path
 
-    parent = cached_assets_path(LIBRARY, namespace=repo, subfolder=snapshot.name)
-    folder = parent / repo.partition("/")[2]
+    return cached_assets_path(LIBRARY, namespace=repo, subfolder=commit) / repo.partition("/")[2]
+
+
+def _plain_copy(snapshot: Path, folder: Path) -> Path:
+    """Return a folder with copies of what the links in a snapshot lead to; commits don't change, so it is kept."""
     if not folder.is_dir():
-        with tempfile.TemporaryDirectory(dir=parent, prefix=".partial-") as partial:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".partial-") as partial:
             copied = shutil.copytree(snapshot, Path(partial) / "run")
             try:
                 copied.rename(folder)

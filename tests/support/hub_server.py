@@ -125,7 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._create(json.loads(body))
         if path == "/api/validate-yaml":
             return {"errors": [], "warnings": []}
-        match = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree|preupload|commit|branch)/([^/]+))?", path)
+        kinds = "revision|tree|preupload|commit|branch|auth-check"
+        match = re.fullmatch(rf"/api/models/([^/]+/[^/]+)(?:/({kinds})/([^/]+))?", path)
         if match is None:
             self._refuse(404)
         name, kind, revision = match.groups()
@@ -135,6 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
             if revision in repository.branches:
                 self._refuse(409)
             repository.branches[revision] = repository.branches["main"]
+            return {}
+        if kind == "auth-check":
+            self._check_writer()
             return {}
         sha = self._sha(repository, revision or "main")
         if kind == "tree":
