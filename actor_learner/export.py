@@ -52,7 +52,8 @@ def export(
             for "litert".
 
     Raises:
-        ValueError: The format is unknown, `output` exists, or the run has no policy or a damaged one.
+        ValueError: The format is unknown, `output` exists, the run has no policy or a damaged one, or Keras's backend
+            can't write the format.
         ImportError: An optional package is missing; names the extra.
         OSError: The disk is full or can't be written.
     """
@@ -109,8 +110,13 @@ def result_policy(run: RunDirectory) -> ExportedPolicy:
 def _check_packages(format: str) -> None:
     """Raise ImportError if a package that the format needs is missing, before anything is loaded."""
     if format != "litert":
-        keras_backend()
+        backend = keras_backend()
         check_installed("tensorflow", f"`format={format!r}`")
+        if format == "tflite" and backend != "tensorflow":
+            raise ValueError(
+                f"`format='tflite'` needs Keras on TensorFlow, also for a run on JAX: export with "
+                f"KERAS_BACKEND=tensorflow. Received: KERAS_BACKEND={backend}"
+            )
     if format == "onnx" and importlib.util.find_spec("tf2onnx") is None:
         raise ImportError(f"`format='onnx'` needs tf2onnx: {install_command('actor-learner[onnx]')}")
 
