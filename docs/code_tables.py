@@ -102,7 +102,14 @@ def _yes(value: bool) -> str:
 
 
 def _metrics() -> str:
-    return _table(("metric", "meaning"), [(f"`{name}`", meaning) for name, meaning in METRICS.items()])
+    pages = {file.stem: file.read_text(encoding="utf-8") for file in sorted((ROOT / "docs/algorithms").glob("*.md"))}
+
+    def links(metric: str) -> str:
+        named = [page for page, text in pages.items() if f"`{metric}`" in text]
+        return ", ".join(f"[{page.upper()}](algorithms/{page}.md)" for page in named)
+
+    rows = [(f"`{name}`", meaning, links(name)) for name, meaning in METRICS.items()]
+    return _table(("metric", "meaning", "more about it"), rows)
 
 
 def _settings() -> str:
