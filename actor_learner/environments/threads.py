@@ -104,7 +104,12 @@ class _InThread(gym.Wrapper[Any, Any, Any, Any]):
     def get_wrapper_attr(self, name: str) -> Any:
         """Return an attribute of the environment; a method makes its calls in the environment's thread."""
         value = self.env.get_wrapper_attr(name)
-        return functools.wraps(value)(functools.partial(self._result, value)) if callable(value) else value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.begin_call(value, *args, **kwargs)
+            return self._result(value)
+
+        return functools.wraps(value)(call) if callable(value) else value
 
 
 def _work(calls: queue.SimpleQueue[Any], index: int) -> None:
