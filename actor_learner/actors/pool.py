@@ -119,7 +119,8 @@ class ActorPool:
             network: Keras model by the network contract, a callable that builds one from the spaces, or None
                 for the default network. Actors get an exported copy of it.
             env_kwargs: Keyword arguments of each environment.
-            vectorization: "auto" uses the id's own vector environment if it has one; "sync" never does.
+            vectorization: "auto" uses the id's own vector environment if it has one; "sync" steps the environments of
+                an actor one after the other; "threads" steps them at the same time, for environments that wait.
             wrappers: Gymnasium wrappers around each environment, the last one outermost: "module:Class", or callables
                 that take an environment. Environments are then stepped one by one.
             wrapper_kwargs: Keyword arguments of the wrappers, by class name, or a dict for each.

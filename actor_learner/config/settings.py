@@ -127,7 +127,8 @@ class PoolSettings:
     """Settings of a pool of actors, checked; they reach the actors' processes and hosts as they are.
 
     Attributes:
-        vectorization: "auto" uses the id's own vector environment if it has one; "sync" never does.
+        vectorization: "auto" uses the id's own vector environment if it has one; "sync" steps the environments of an
+            actor one after the other; "threads" steps them at the same time, for environments that wait.
         wrappers: Gymnasium wrappers around each environment, in this order, the last one outermost: "module:Class", or
             callables that take an environment. They are inside of the record of episodes, and the environments are
             stepped one by one.
@@ -156,7 +157,7 @@ class PoolSettings:
         start_timeout: seconds for an actor to start, and to make and reset its environments.
     """
 
-    vectorization: Literal["auto", "sync"] = choice(("auto", "sync"), "environment")
+    vectorization: Literal["auto", "sync", "threads"] = choice(("auto", "sync", "threads"), "environment")
     wrappers: tuple[Any, ...] = setting(
         (),
         "environment",

@@ -22,6 +22,7 @@ from actor_learner.environments.errors import EnvError
 from actor_learner.environments.foreign_code import calling
 from actor_learner.environments.lookup import find_env, sendable_spec
 from actor_learner.environments.serial import SerialVectorEnv
+from actor_learner.environments.threads import ThreadedVectorEnv
 from actor_learner.environments.wrapping import Wrapper, find_wrappers, wrapped
 
 _REQUIRED = ("num_envs", "single_observation_space", "single_action_space")
@@ -37,6 +38,7 @@ class EnvFactory:
     native: bool = False  # True if `source` builds a whole vector environment
     known_count: int | None = None  # a number of environments that it can build
     wrappers: tuple[Wrapper, ...] = ()  # around each single environment, the last one outermost
+    threads: bool = False  # True if each single environment has a thread
 
     def make_about(self, num_envs: int, seed: int | None = None) -> AnyVectorEnv:
         """Build a vector environment of about `num_envs` environments: games of several agents have only multiples.
@@ -109,7 +111,7 @@ class EnvFactory:
     def _make_unchecked(self, num_envs: int, seed: int | None, *, exact: bool) -> AnyVectorEnv:
         with calling(f"env `{self.name}`", "can't be built:"):
             if not self.native:
-                return self._make_serial([self.make_one() for _ in range(num_envs)])
+                return self._make_of_singles(num_envs)
             vector_env = self._make_native(num_envs, seed)
             if type(vector_env).__module__.startswith("supersuit."):
                 vector_env = AgentsVectorEnv(vector_env)
@@ -159,10 +161,24 @@ class EnvFactory:
             return gym.make(self.source, **kwargs)
         return self.source(**self.env_kwargs)
 
-    def _make_serial(self, envs: list[Any]) -> AnyVectorEnv:
-        if len({id(env.unwrapped) for env in envs}) < len(envs):
+    def _make_of_singles(self, num_envs: int) -> AnyVectorEnv:
+        if self.threads and num_envs > 1:
+            vector_env: SerialVectorEnv = ThreadedVectorEnv(self._make_for_thread, num_envs)
+        else:
+            vector_env = SerialVectorEnv([self.make_one() for _ in range(num_envs)])
+        if len({id(env.unwrapped) for env in vector_env.envs}) < num_envs:
             raise EnvError(f"`{self.name}` must build a new environment at each call. Received: the same object twice")
-        return SerialVectorEnv(envs)
+        return vector_env
+
+    def _make_for_thread(self) -> Any:
+        env = self.make_one()
+        if env.metadata.get("thread_safe", True):
+            return env
+        env.close()
+        raise EnvError(
+            f"`{self.name}` says in `metadata['thread_safe']` that its steps can't run at the same time in threads: "
+            "use vectorization='sync' and more actors. Received: vectorization='threads'"
+        )
 
 
 def resolve_env(
@@ -181,7 +197,8 @@ def resolve_env(
             with a parameter named `num_envs` is called as `(num_envs=..., seed=..., **env_kwargs)` and returns a
             `VectorEnv`; any other is called with `env_kwargs` for each environment and returns an `Env`.
         env_kwargs: Keyword arguments of each environment.
-        vectorization: `"auto"` uses an id's own vector environment if there is one, `"sync"` never does.
+        vectorization: `"auto"` uses an id's own vector environment if there is one, `"sync"` steps single environments
+            one after the other, `"threads"` steps them at the same time, each in a thread.
         wrappers: Wrappers around each single environment, as `find_wrappers` takes them: with them, `"auto"` means
             `"sync"`.
         wrapper_kwargs: Their keyword arguments.
@@ -189,14 +206,14 @@ def resolve_env(
 
     Raises EnvError for an unknown id, a missing package, a value that isn't callable or can't be pickled.
     """
-    if vectorization not in ("auto", "sync"):
-        raise EnvError(f"`vectorization` must be 'auto' or 'sync'. Received: vectorization={vectorization!r}")
+    if vectorization not in ("auto", "sync", "threads"):
+        raise EnvError(f"`vectorization` must be 'auto', 'sync' or 'threads'. Received: {vectorization=}")
     if isinstance(env, EnvFactory):
         return env
     if not isinstance(env_kwargs, Mapping | None):
         raise EnvError(f"`env_kwargs` must be a dict with names as keys. Received: env_kwargs={env_kwargs!r}")
     kwargs, found = dict(env_kwargs or {}), find_wrappers(wrappers, wrapper_kwargs)
-    if found:
+    if found and vectorization == "auto":
         vectorization = "sync"
     source = _source(env)
     if isinstance(source, EnvSpec):
@@ -204,9 +221,9 @@ def resolve_env(
         factory = EnvFactory(source.id, source, kwargs, native=native or source.entry_point is None)
     else:
         factory = _callable_factory(env if isinstance(env, str) else _callable_name(source), source, kwargs)
-    factory = replace(factory, wrappers=found)
-    if factory.native and vectorization == "sync":
-        asked = f"wrappers={tuple(wrappers)}" if found else "vectorization='sync'"
+    factory = replace(factory, wrappers=found, threads=vectorization == "threads")
+    if factory.native and vectorization != "auto":
+        asked = f"wrappers={tuple(wrappers)}" if found else f"{vectorization=}"
         subject = "`wrappers` (--wrappers) go around" if found else f"{asked} needs"
         advice = ": wrap them in a factory of your own instead" if found else ""
         raise EnvError(

@@ -118,10 +118,10 @@ def _faster_learning(collecting: float, num_actors: int, cores: int, overlaps: b
 def _faster_actors(part: str, learning: float, num_actors: int, cores: int, overlaps: bool, asleep: bool) -> str:
     if num_actors == 0:
         return "num_actors=1 or more would step them in other processes"
+    if part == "env" and asleep:
+        return "they wait rather than compute, so vectorization='threads' or more actors than cores would help"
     if num_actors + overlaps * learning < cores:
         return "another actor would help"
-    if part == "env" and asleep:
-        return "they wait rather than compute, so another actor would help although every core has one"
     if part == "acting":
         return "more envs_per_actor or a smaller network would help"
     if not overlaps and cores > 1 and learning >= _MIN_GAIN:

@@ -60,7 +60,7 @@ class CautiousPPO(al.PPO):
         ("callbacks", 5, "a list of keras.callbacks.Callback objects or names, module:factory"),
         ("callbacks", "module:factory", "a list of keras.callbacks.Callback objects or names, module:factory"),
         ("callbacks", ["EarlyStopping"], "a list of keras.callbacks.Callback objects or names, module:factory"),
-        ("vectorization", "async", "one of 'auto', 'sync' (did you mean 'sync'?)"),
+        ("vectorization", "async", "one of 'auto', 'sync', 'threads' (did you mean 'sync'?)"),
         ("device", "tpu", "one of 'auto', 'cpu', 'gpu' (did you mean 'gpu'?)"),
         ("image_network", "resnet", "one of 'auto', 'nature', 'impala', 'small'"),
         ("distribution", "beta", "one of 'gaussian', 'squashed'"),

@@ -133,7 +133,7 @@ class TestResolve:
             ([7], "must be a Gymnasium id, 'module:factory' or a callable. Received: builtins.int"),
             ([Arrays()], "must be a callable that builds the environment. Received: a ready one"),
             ([Script([])], "must be a callable that builds the environment. Received: a ready one"),
-            (["CartPole-v1", None, "async"], "'auto' or 'sync'. Received: vectorization='async'"),
+            (["CartPole-v1", None, "async"], "'sync' or 'threads'. Received: vectorization='async'"),
             ([lambda num_envs: Arrays(num_envs), None, "sync"], "needs single environments"),
             ([Script, {"episode": 3}], "`Script(episodes, observation_space=None)` can't be called"),
             ([Script, {"episode": 3}], "Received: env_kwargs={'episode': 3}"),
