@@ -193,7 +193,8 @@ def make_learner(config: TrainConfig, checkpoint: Path | None, actors: ActorPool
     from actor_learner.learner.learner import Learner
     from actor_learner.learner.threads import warn_of_threads
 
-    if config.max_policy_lag and config.num_actors and config.learner_threads is None:
+    lag_was_given = config.max_policy_lag and "max_policy_lag" not in config.left_open
+    if lag_was_given and config.num_actors and config.learner_threads is None:
         warn_of_threads(_learner_cores(config, actors.observation_space))
     if checkpoint is None:
         return new_learner(config, actors)

@@ -19,7 +19,7 @@ from actor_learner.reports.progress import Progress
 from actor_learner.runs.directory import record_finished, with_init_commit
 from actor_learner.runs.metrics import last_metrics
 from actor_learner.runs.recorder import Recorder
-from actor_learner.runs.resume import Start, start_run
+from actor_learner.runs.resume import Start, start_run, with_own_lag
 from actor_learner.system.signals import Interrupts
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
         config.replace(**fields)  # an unknown name raises there
         name, value = next(iter(fields.items()))
         raise TypeError(f"Fields belong in the config: train(config.replace({name}=...)). Received: {name}={value!r}")
-    config = config if resume else with_init_commit(config)
+    config = with_own_lag(config) if resume else with_init_commit(config)
     build.check_run(config, resume=resume)
     callbacks = _make_callbacks(config)
     with start_run(config, resume=resume) as start:

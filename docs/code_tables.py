@@ -60,6 +60,7 @@ def _algorithms() -> str:
             "masks": _yes(any(choices(_ACTIONS[label]) for label in taken)),
             "memory": _yes(_accepts(TrainConfig, algorithm=algorithm, memory="lstm")),
             "older weights": _correction(algorithm),
+            "default lag": str(algorithm.config_defaults["max_policy_lag"]),
             "devices": "several" if _accepts(algorithm.check_devices, 2) else "1",
             "float16": _yes(_accepts(TrainConfig, algorithm=algorithm, precision="float16")),
             "default network": _network(**algorithm.config_defaults),

@@ -59,7 +59,13 @@ class Hyperparameters(NamedFields, ABC):
     """The number of critics."""
 
     CONFIG_DEFAULTS: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"unroll_length": 128, "hidden_sizes": (64, 64), "activation": "tanh", "orthogonal_init": True}
+        {
+            "unroll_length": 128,
+            "max_policy_lag": 0,
+            "hidden_sizes": (64, 64),
+            "activation": "tanh",
+            "orthogonal_init": True,
+        }
     )
     """Fields of a config that have another default for other algorithms, unless `config_defaults` says otherwise."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from actor_learner.algorithms import optimizers
@@ -60,6 +61,8 @@ class Impala(ActorCritic):
     pg_rho_clip: float | None = hyperparameter(
         1.0, "bound of the importance weights of the policy gradient; none: not clipped"
     )
+
+    CONFIG_DEFAULTS = MappingProxyType({**ActorCritic.CONFIG_DEFAULTS, "max_policy_lag": 1})
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from actor_learner.algorithms import schedules
@@ -43,6 +44,8 @@ class PPO(ActorCritic):
     vtrace: bool = hyperparameter(False, "compute advantages and returns by V-trace, for actors with older weights")
     epochs: int = hyperparameter(10, "passes over each batch")
     minibatch_size: int | None = hyperparameter(64, "rows in a minibatch; none: the whole batch")
+
+    CONFIG_DEFAULTS = MappingProxyType({**ActorCritic.CONFIG_DEFAULTS, "max_policy_lag": 1})
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate", "ent_coef", "clip_range", "clip_range_vf")
     NEVER_NEGATIVE: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_range", "clip_range_vf")

@@ -10,7 +10,7 @@ import functools
 import numbers
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -118,6 +118,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             a dataclass of your own.
         total_steps: env steps to train for, over all environments.
         unroll_length: env steps of each environment in a batch; None: 128, or 4 with a replay buffer.
+        max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
+            on weights at most n versions old (see `ActorPool`); None: 1 for PPO and IMPALA, 0 for other algorithms.
         sequence_length: env steps of the sequences from which a network with memory learns; None: whole unrolls, or
             the longest equal parts of them that a minibatch holds. Gradients don't teach the policy to remember
             events older than one sequence.
@@ -185,6 +187,13 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     algorithm: Any = setting(PPO, "algorithm", help=f"{', '.join(BY_NAME)} or module:Class")
     total_steps: int = count(500_000, 1, effect="pace")
     unroll_length: int = count(None, 1, "actors")
+    max_policy_lag: int = count(
+        None,
+        0,
+        "actors",
+        help="0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely; "
+        "default: 1 for PPO and IMPALA, else 0",
+    )
     sequence_length: int | None = count(None, 1, "algorithm")
     burn_in: int = count(0, 0, "algorithm")
     learner_threads: int | None = count(
@@ -254,10 +263,15 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     def _take_defaults(self) -> None:
         """Take the algorithm's defaults where fields are left open."""
         defaults = self._algorithm_defaults()
-        left_open = {name for name in defaults if getattr(self, name) is None}
-        object.__setattr__(self, "_left_open", left_open)
-        for name in left_open:
+        object.__setattr__(self, "_left_open", {name for name in defaults if getattr(self, name) is None})
+        for name in self.left_open:
             object.__setattr__(self, name, defaults[name])
+
+    @property
+    def left_open(self) -> Collection[str]:
+        """The names of the fields that weren't given, and have the algorithm's defaults."""
+        names: Collection[str] = vars(self)["_left_open"]
+        return names
 
     def _check_devices(self) -> None:
         if self.devices == 1:
@@ -383,7 +397,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         asked = vars(self)["_asked"]
         if not changes.keys() & {*asked, "envs_per_actor", "max_policy_lag"}:
             asked = {}
-        left_open = dict.fromkeys(vars(self)["_left_open"])
+        left_open = dict.fromkeys(self.left_open)
         return dataclasses.replace(self, **{**left_open, **asked, **_without_other_counts(changes), **changes})
 
     def to_json(self) -> dict[str, Any]:

@@ -146,6 +146,17 @@ def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
     return Start(run, checkpoint, state, tuple(damages), finished=finished, updates_per_epoch=per_epoch, resumed=True)
 
 
+def with_own_lag(config: TrainConfig) -> TrainConfig:
+    """Return the config with the `max_policy_lag` of the run to resume, unless one was given.
+
+    Raises ValueError if there is no run.
+    """
+    recorded = directory.read_config(_named_run(config).path).integer("max_policy_lag")
+    if recorded is None or "max_policy_lag" not in config.left_open:
+        return config
+    return config.replace(max_policy_lag=recorded)
+
+
 def _named_run(config: TrainConfig) -> RunDirectory:
     if config.run_dir is None:
         raise ValueError("`run_dir` must name the run to resume. Received: run_dir=None")

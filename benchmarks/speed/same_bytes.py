@@ -18,10 +18,10 @@ from benchmarks.speed.speed import commit_of, tree_of, working_tree
 RUNS = {
     "CartPole, lag 0": "CartPole-v1 --total-steps 20000 --max-policy-lag 0",
     "CartPole, lag 1": "CartPole-v1 --total-steps 20000 --max-policy-lag 1",
-    "LunarLander": "LunarLander-v3 --total-steps 100000",
+    "LunarLander": "LunarLander-v3 --total-steps 100000 --max-policy-lag 0",
     "DQN on CartPole": "CartPole-v1 --algorithm dqn --total-steps 5000",
     "SAC on Pendulum": "Pendulum-v1 --algorithm sac --total-steps 1500",
-    "memory on CartPole": "actor_learner/CartPoleNoVelocity-v0 --memory gru --total-steps 16384",
+    "memory on CartPole": "actor_learner/CartPoleNoVelocity-v0 --memory gru --total-steps 16384 --max-policy-lag 0",
 }
 BACKENDS = "tensorflow", "jax"
 QUIETLY = "--seed", "3", "--quiet", "--no-tensorboard"

@@ -150,10 +150,25 @@ def test_fields_take_their_final_form():
 def test_defaults_are_those_of_the_documentation():
     config = TrainConfig()
     assert (config.env, config.num_actors, config.env_counts, config.unroll_length) == ("CartPole-v1", 2, (8, 8), 128)
-    assert (config.max_policy_lag, config.total_steps, config.seed) == (0, 500_000, 0)
+    assert (config.max_policy_lag, config.total_steps, config.seed) == (1, 500_000, 0)
     assert config.algorithm == al.PPO()
     assert (config.checkpoint_minutes, config.checkpoint_updates, config.keep_checkpoints) == (1.0, None, 3)
     assert (config.on_env_error, config.actor_timeout, config.max_undone_updates) == ("restart", 60.0, 10)
+
+
+class OwnLoss(al.algorithms.ActorCritic):
+    def loss(self, outputs, minibatch):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("algorithm", [al.PPO(), al.Impala(), al.A2C(), al.DQN(), al.SAC(), al.TD3(), OwnLoss()])
+def test_the_default_lag_is_the_algorithms_whose_loss_allows_for_older_weights(algorithm):
+    lag = int(isinstance(algorithm, al.PPO | al.Impala))
+    config = TrainConfig(env="Pendulum-v1", algorithm=algorithm)
+    assert (config.max_policy_lag, config.replace(num_actors=0).max_policy_lag) == (lag, lag)
+    assert config.replace(algorithm=al.A2C()).max_policy_lag == 0
+    assert config.replace(max_policy_lag=1).replace(algorithm=al.A2C()).max_policy_lag == 1
+    assert config.to_json()["max_policy_lag"] == lag
 
 
 @pytest.mark.parametrize(

@@ -126,10 +126,14 @@ def test_a_killed_run_goes_on_from_its_newest_checkpoint(run_of):
     assert [path.name[-2:] for path in checkpoint_folders(run.checkpoints)] == ["03", "01"]
     assert 3 <= len(scalars_of(run.path)["updates"]) <= AFTER  # written every two seconds, and with checkpoints
     actors = {"num_actors": 1, "envs_per_actor": 4}  # with as many environments as before
+    assert config(run.path).max_policy_lag == 1 == before[3]["policy_lag"]
+    recorded = json.loads(run.config.read_text()) | {"max_policy_lag": 0}  # the default once
+    run.config.write_text(json.dumps(recorded))
     al.train(config(run.path, **actors, callbacks=[watch]), resume=True)
     rows = rows_of(run)
     assert rows[:3] == before[:3]
     assert [row["updates"] for row in rows] == list(range(1, len(rows) + 1))
+    assert {row["policy_lag"] for row in rows[3:]} == {0.0}
     assert rows[-2]["env_steps"] < STEPS <= rows[-1]["env_steps"]
     for name in ("env_steps", "time_seconds"):
         values = [row[name] for row in rows]

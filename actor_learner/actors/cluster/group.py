@@ -23,7 +23,7 @@ from actor_learner.actors.cluster.broker import BrokerProcess
 from actor_learner.actors.cluster.codec import ColumnCodec
 from actor_learner.actors.cluster.host import HostStart, identity, read_error
 from actor_learner.actors.cluster.link import HostLink, Place
-from actor_learner.actors.cluster.shares import HostShare, Placement, Shares, describe_room, divide
+from actor_learner.actors.cluster.shares import HostShare, Placement, Shares, describe_room, divide, reservable
 from actor_learner.actors.cluster.wire import Frame, Kind, pack
 from actor_learner.actors.group import TAKEOVER, ActorError, HostStatus, Plan, Restart, Schedule
 from actor_learner.actors.processes.child import LogFile
@@ -117,6 +117,7 @@ class ClusterActors(ArenaActors):
     def _divide(self, waited: float) -> None:
         """Divide the actors among the machines, once there are enough or no more time is left."""
         settings, count, nodes = self._settings, len(self._startups), self._shares.nodes
+        self._reserved = reservable(nodes, count, settings.actors_per_host, self._reserved)
         placements = divide(nodes, count, settings.actors_per_host, self._reserved)
         placed = sum(len(placement.actors) for placement in placements if placement.node is not None)
         if placed < count:

@@ -222,6 +222,16 @@ def divide(nodes: Sequence[Node], num_actors: int, actors_per_host: int | None, 
     return placements + [Placement(range(start, min(start + largest, num_actors)), None) for start in starts]
 
 
+def reservable(nodes: Sequence[Node], num_actors: int, actors_per_host: int | None, wanted: int) -> int:
+    """Return the CPUs to leave to the learner: those that it wants, or none if only then each actor has a CPU."""
+
+    def fit(reserved: int) -> bool:
+        places = divide(nodes, num_actors, actors_per_host, reserved)
+        return all(place.node is not None for place in places)
+
+    return 0 if fit(0) and not fit(wanted) else wanted
+
+
 def describe_room(nodes: Sequence[Node], actors_per_host: int | None, reserved: int) -> str:
     """Return what the machines have for actors, for a message."""
     free = sum(int(node.free) for node in nodes)

@@ -96,5 +96,5 @@ class Arena:
 def _too_little(size: int, reason: str) -> str:
     return (
         f"Too little shared memory for the batches: {size_text(size)} are needed, {reason}. "
-        f"Lower `num_actors`, `envs_per_actor` or `unroll_length`. Received: size={size}"
+        f"Lower `num_actors`, `envs_per_actor`, `unroll_length` or `max_policy_lag`. Received: size={size}"
     )

@@ -120,7 +120,7 @@ class OffPolicy(Hyperparameters):
     def config_defaults(self) -> Mapping[str, Any]:
         """The defaults of fields of `TrainConfig`. Unrolls grow with `n_step`, because returns end with them."""
         network = {"hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
-        return {**network, "unroll_length": 4 * self.n_step}
+        return {**self.CONFIG_DEFAULTS, **network, "unroll_length": 4 * self.n_step}
 
     def check_total_steps(self, total_steps: int | None) -> None:
         super().check_total_steps(total_steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actor_learner.actors.cluster.shares import Node, divide
+from actor_learner.actors.cluster.shares import Node, divide, reservable
 
 
 def nodes(**cpus):
@@ -28,3 +28,16 @@ def test_actors_are_divided_among_free_cpus(machines, actors, per_host, reserved
     placements = divide(nodes(**machines), actors, per_host, reserved)
     assert [(len(placement.actors), placement.node, placement.own) for placement in placements] == expected
     assert [actor for placement in placements for actor in placement.actors] == list(range(actors))
+
+
+@pytest.mark.parametrize(
+    ("machines", "actors", "per_host", "expected"),
+    [
+        ({"own": 2, "a": 2}, 3, None, 1),
+        ({"own": 2, "a": 2}, 4, None, 0),
+        ({"own": 2, "a": 2}, 5, None, 1),
+        ({"own": 2, "a": 2}, 4, 2, 0),
+    ],
+)
+def test_the_learner_shares_its_cpu_rather_than_leave_an_actor_without_one(machines, actors, per_host, expected):
+    assert reservable(nodes(**machines), actors, per_host, 1) == expected
