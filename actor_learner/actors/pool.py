@@ -99,6 +99,7 @@ class ActorPool:
         seed: int = 0,
         info_keys: Sequence[str] = ("is_success",),
         autoreset_mode: str | None = None,
+        envs_see_gpu: bool = False,
         logs_dir: str | Path | None = None,
         start_timeout: float = 120.0,
         actor_timeout: float = 60.0,
@@ -133,6 +134,8 @@ class ActorPool:
             seed: Seed of environments, actions and the default network.
             info_keys: Numeric entries of an episode's last `info` to report in `episodes`.
             autoreset_mode: The autoreset mode of a vector environment that doesn't declare one.
+            envs_see_gpu: True: environments may use the GPU. By default the actors' processes hide it, by the variables
+                CUDA_VISIBLE_DEVICES and JAX_PLATFORMS, because libraries keep a part of its memory in each process.
             logs_dir: Folder for `actor-N.log`, the output of each actor.
             start_timeout: Seconds for actors to make and reset their environments.
             actor_timeout: Seconds without a sign of life (an env step begun or done) after which an actor counts as
