@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 import os
@@ -97,7 +96,13 @@ def _check_optimizer(config: TrainConfig) -> None:
 
 def start_actors(config: TrainConfig, start: Start) -> ActorPool:
     """Start the actors of a run. The actors of a resumed run don't play its first episodes again."""
-    network = functools.partial(make_network, config, start.checkpoint)
+
+    def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
+        from actor_learner.learner.backend import use_only
+
+        use_only(config.device)
+        return make_network(config, start.checkpoint, observation_space, action_space)
+
     seed, updates = config.seed, start.state.updates
     if updates:
         seed = int(np.random.SeedSequence([seed, updates]).generate_state(1)[0])
@@ -119,14 +124,37 @@ def make_network(
     config: TrainConfig, checkpoint: Path | None, observation_space: Space[Any], action_space: Space[Any]
 ) -> keras.Model:
     """Return the network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
+    settle_threads(config, observation_space)
+    _check_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
+    with on_device(config):
+        return _make_network(config, checkpoint, observation_space, action_space)
+
+
+@contextlib.contextmanager
+def on_device(config: TrainConfig) -> Iterator[None]:
+    """Let new weights and tensors be on the run's device. Raises MemoryError where they don't fit there."""
+    from actor_learner.learner import backend
+
+    device = backend.resolve_device(config.device)
+    try:
+        with backend.device(device):
+            yield
+    except Exception as error:
+        if "GPU" not in device or not backend.is_out_of_memory(error):
+            raise
+        advice = " end what else uses it (nvidia-smi), name another GPU in CUDA_VISIBLE_DEVICES, or take device='cpu'"
+        raise MemoryError(f"The GPU's memory is full:{advice}. Received: {one_line(error)[:200]}") from error
+
+
+def _make_network(
+    config: TrainConfig, checkpoint: Path | None, observation_space: Space[Any], action_space: Space[Any]
+) -> keras.Model:
     import keras
 
     from actor_learner.networks.contract import building_in, cap_statistics, check_network, require_model
     from actor_learner.networks.default import default_network, with_normalization
     from actor_learner.networks.images import describe_image
 
-    settle_threads(config, observation_space)
-    _check_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
     keras.utils.set_random_seed(config.seed)
     if config.network is None and checkpoint is not None:
         return load_network(checkpoint)

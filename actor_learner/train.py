@@ -202,7 +202,8 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
             actors.repeat(start.state.calls)
             if config.network is not None:
                 check_can_be_saved(actors.network, start.run.path)
-            result = _Run(config, start, actors, interrupts, callbacks).train()
+            with build.on_device(config):
+                result = _Run(config, start, actors, interrupts, callbacks).train()
         learned = start.confirmed or start.checkpoint is not None
         saved = f"the run is saved in {start.run.path}, and goes on from there with --resume (resume=True)"
         interrupts.raise_received(saved if learned else "nothing was learned yet")

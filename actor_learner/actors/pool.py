@@ -99,6 +99,7 @@ class ActorPool:
         seed: int = 0,
         info_keys: Sequence[str] = ("is_success",),
         autoreset_mode: str | None = None,
+        envs_see_gpu: bool = False,
         logs_dir: str | Path | None = None,
         start_timeout: float = 120.0,
         actor_timeout: float = 60.0,
@@ -134,6 +135,8 @@ class ActorPool:
             seed: Seed of environments, actions and the default network.
             info_keys: Numeric entries of an episode's last `info` to report in `episodes`.
             autoreset_mode: The autoreset mode of a vector environment that doesn't declare one.
+            envs_see_gpu: True: environments may use the GPU. By default the actors' processes hide it, by the variables
+                CUDA_VISIBLE_DEVICES and JAX_PLATFORMS, because libraries keep a part of its memory in each process.
             logs_dir: Folder for `actor-N.log`, the output of each actor.
             start_timeout: Seconds for actors to make and reset their environments.
             actor_timeout: Seconds without a sign of life (an env step begun or done) after which an actor counts as
@@ -192,15 +195,15 @@ class ActorPool:
 
     def _begin(self, network: Any) -> None:
         """Build everything that depends on the environments' spaces, and give the group its plan."""
-        _import_learner_side()
-        settings = self._settings
+        backend, settings = _import_learner_side(), self._settings
         spaces = self._group.spaces(settings.start_timeout).gymnasium
         self.uses_masks = spaces.masked
         self.observation_space, self.action_space = spaces.observation_space, spaces.action_space
-        self.network = _build_network(network, spaces, settings.seed)
         counts, lag = self._env_counts, settings.max_policy_lag
-        self.exported = _export(self.network, spaces, max(counts))
-        step = _device_step(self.network, spaces, settings.device) if settings.acting == "device" else None
+        self.network = _build_network(network, spaces, settings, backend)
+        with backend.device(backend.resolve_device(settings.device)):
+            self.exported = _export(self.network, spaces, max(counts))
+            step = _device_step(self.network, spaces, settings.device) if settings.acting == "device" else None
         plan = Plan.of(settings, spaces, self.exported, counts, step)
         self.layout = plan.layout
         kind = FreeRunning if lag > 1 else LockStep
@@ -407,25 +410,26 @@ class ActorPool:
         self.close()
 
 
-def _import_learner_side() -> None:
-    """Import TensorFlow, which takes seconds, while the actors make their environments."""
+def _import_learner_side() -> Any:
+    """Import TensorFlow, which takes seconds, while the actors make their environments. Returns the backend."""
     import_keras()
     importlib.import_module("actor_learner.policy.export.exporting")
-    importlib.import_module("actor_learner.learner.backend").prepare_devices()
+    return importlib.import_module("actor_learner.learner.backend")
 
 
-def _build_network(network: Any, spaces: Spaces, seed: int) -> keras.Model:
+def _build_network(network: Any, spaces: Spaces, settings: PoolSettings, backend: Any) -> keras.Model:
     import keras
 
     from actor_learner.networks.contract import check_network
     from actor_learner.networks.default import default_network
 
-    if network is None:
-        importlib.import_module("actor_learner.learner.backend").resolve_device("auto")  # JAX may find none
-        network = default_network(spaces.observation_space, spaces.action_space, seed=seed)
-    elif not isinstance(network, keras.Model) and callable(network):
-        network = network(spaces.observation_space, spaces.action_space)
-    check_network(network, spaces)
+    with backend.prepare_devices(settings.device):
+        if not isinstance(network, keras.Model) and callable(network):
+            network = network(spaces.observation_space, spaces.action_space)
+    with backend.device(backend.resolve_device(settings.device)):
+        if network is None:
+            network = default_network(spaces.observation_space, spaces.action_space, seed=settings.seed)
+        check_network(network, spaces)
     return network
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Self
 
 from actor_learner.benchmark.roofline import Cost
+from actor_learner.system.nvidia import first_bus_id
 
 _TASKS = "/proc/self/task"
 _SAMPLE_SECONDS = 0.05
@@ -54,15 +55,19 @@ class _Rates(ctypes.Structure):
 
 
 def nvml_reader() -> Callable[[], float] | None:
-    """Return a reader of the first GPU's utilization, 0 to 1; None without a GPU or NVML, which is in its driver."""
-    gpu = ctypes.c_void_p()
+    """Return a reader of the share of time in which CUDA's first GPU ran a kernel of any program, 0 to 1.
+
+    None without a GPU or NVML, which is in its driver, and for a part of a GPU (MIG), of which NVML doesn't tell.
+    """
+    gpu, rates = ctypes.c_void_p(), _Rates()
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(gpu)):
+        nvml, address = ctypes.CDLL("libnvidia-ml.so.1"), first_bus_id()
+        if address is None or nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByPciBusId_v2(address, ctypes.byref(gpu)):
+            return None
+        if nvml.nvmlDeviceGetUtilizationRates(gpu, ctypes.byref(rates)):
             return None
     except (OSError, AttributeError):  # no driver, or one without these functions
         return None
-    rates = _Rates()
 
     def read() -> float:
         nvml.nvmlDeviceGetUtilizationRates(gpu, ctypes.byref(rates))

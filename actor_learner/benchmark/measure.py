@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actor_learner.actors.actor import make_startups
+from actor_learner.actors.processes.group import variables_of
 from actor_learner.benchmark.parts import PARTS, PartProcesses, unroll_cost
 from actor_learner.benchmark.roofline import NAMES, Cost, Parts, Prospect, Roof, prospects, roof
 from actor_learner.benchmark.whole import LEARNER, Run, System, process_order
@@ -169,7 +170,7 @@ def _part_processes(system: System) -> PartProcesses:
     config, actors = system.config, system.actors
     startups = make_startups(config.env_counts, config)
     factory = resolve_env(**config.env_arguments)
-    return PartProcesses(factory, startups, actors.exported, actors.layout, config.actor_timeout)
+    return PartProcesses(factory, startups, actors.exported, actors.layout, config.actor_timeout, variables_of(config))
 
 
 def as_json(measured: Measured) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pickle
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -74,8 +74,9 @@ class PartProcesses(contextlib.AbstractContextManager["PartProcesses"]):
         exported: ExportedPolicy,
         layout: BlockLayout,
         patience: float,
+        variables: Mapping[str, str] = ONE_THREAD,
     ) -> None:
-        self._name, self._patience = factory.name, patience
+        self._name, self._patience, self._variables = factory.name, patience, variables
         self._arena = Arena.create("actor_learner:benchmark")
         self._children: list[Child] = []
         try:
@@ -108,7 +109,7 @@ class PartProcesses(contextlib.AbstractContextManager["PartProcesses"]):
             [arena],
             name=f"part-{len(self._children)}",
             descriptors=[arena],
-            environment=os.environ | ONE_THREAD,
+            environment=os.environ | self._variables,
         )
         self._children.append(child)
         with self._naming_deaths():

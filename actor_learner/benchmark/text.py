@@ -60,6 +60,10 @@ def show_devices(found: Mapping[str, Any], console: Console) -> None:
         cells = (f"{own['achieved_steps_per_second']:,.0f}", f"{own['ratio']:.0%}", f"{update:,.1f}")
         table.add_row(name, *cells, "" if busy is None else f"{busy:.0%}")
     console.print(table)
+    if any(busy is not None for busy in found["gpu_busy"].values()):
+        console.print(
+            "GPU busy: the share of time in which it ran a kernel, of this or another program.", soft_wrap=True
+        )
     console.print(verdict(found), highlight=False, soft_wrap=True)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from actor_learner.benchmark.clocks import Stopwatch
 from actor_learner.benchmark.roofline import Cost
@@ -14,10 +15,6 @@ from actor_learner.runs.metrics import ACTOR_TIME
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.machine import busy_seconds
 from actor_learner.system.memory import cpu_shares, measure
-
-if TYPE_CHECKING:
-    import keras
-    from gymnasium.spaces import Space
 
 MIN_BATCHES = 3  # in a measurement, however long they take
 _POLL_SECONDS = 0.005
@@ -63,17 +60,10 @@ class System(contextlib.AbstractContextManager["System"]):
 
     def __init__(self, config: TrainConfig) -> None:
         """Start the actors, compile the update, and keep a batch."""
-        from actor_learner.build import make_network, make_pool, new_learner, settle_threads
-        from actor_learner.learner import backend
+        from actor_learner.build import make_network, make_pool, new_learner
 
         self.config = config = without_learning(config)
-        device = backend.resolve_device(config.device)
-
-        def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
-            settle_threads(config, observation_space)  # `device` starts the backend
-            with backend.device(device):
-                return make_network(config, None, observation_space, action_space)
-
+        network = functools.partial(make_network, config, None)
         self.actors = make_pool(config, network, seed=config.seed, logs_dir=None)
         try:
             self.learner = new_learner(config, self.actors)

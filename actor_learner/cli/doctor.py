@@ -27,6 +27,7 @@ from actor_learner.system import __version__, machine
 from actor_learner.system.files import one_line
 from actor_learner.system.installation import install_command
 from actor_learner.system.keras_import import BACKENDS, keras_backend
+from actor_learner.system.nvidia import driver_version
 
 HELP = "check this installation, for a bug report"
 DESCRIPTION = (
@@ -160,6 +161,7 @@ def _machine() -> dict[str, Any]:
         "memory, GB": here["memory_gb"],
         "memory available, GB": _gigabytes(machine.system_available()),
         "memory by cgroup limit, GB": _gigabytes(machine.cgroup_limit()),
+        "NVIDIA's driver": driver_version(),
     }
 
 

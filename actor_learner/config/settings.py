@@ -137,6 +137,8 @@ class PoolSettings:
         autoreset_mode: autoreset mode of a vector environment that doesn't declare one: "next_step", "same_step" or
             "disabled".
         info_keys: entries of the last step's `info` to report, as the metrics `episode/<key>`.
+        envs_see_gpu: let environments use the GPU, which actors' processes hide by default: libraries that see a GPU
+            keep a part of its memory in each process.
         num_actors: number of actor processes; 0 steps the environments in this process, for debuggers.
         envs_per_actor: environments of each actor; None: 8, or its share of `num_envs`.
         num_envs: environments of all actors together, split as evenly as possible; None: `envs_per_actor` for each.
@@ -172,6 +174,7 @@ class PoolSettings:
         None, "environment", check=_autoreset_mode
     )
     info_keys: tuple[str, ...] = setting(("is_success",), "environment", check=_info_keys, effect="none")
+    envs_see_gpu: bool = flag(False, "environment", effect="none")
     num_actors: int = count(2, 0, "actors", effect="pace", alias="--num-workers")
     envs_per_actor: int | None = count(
         None, 1, "actors", effect="pace", help="environments of each actor; default: 8, or a share of num_envs"

@@ -41,13 +41,14 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
     from actor_learner.learner.tf.devices import (
         NAME as NAME,
         THREADS as THREADS,
-        check_placement as check_placement,
         gpu_names as gpu_names,
         is_out_of_memory as is_out_of_memory,
+        place as place,
         prepare_devices as prepare_devices,
         resolve_device as resolve_device,
         set_threads as set_threads,
         threads as threads,
+        use_only as use_only,
         use_xla as use_xla,
     )
     from actor_learner.learner.tf.fused_adam import fuse as fuse

@@ -146,6 +146,7 @@ class Learner:
         self._row_shapes: dict[str, tuple[int, ...]] = {}
         self._state_shapes: tuple[tuple[int, ...], ...] = ()
         self._return_statistics = return_statistics
+        self._place(network)
         self._prepare_source(critics, buffer)
         with self._on_device():
             optimizer = algorithm.make_optimizer()
@@ -171,6 +172,11 @@ class Learner:
     def _on_device(self) -> Any:
         return backend.device(self.device, self.devices)
 
+    def _place(self, network: keras.Model) -> None:
+        """Move a built network to the learner's device, or refuse it; several devices get copies at each update."""
+        if network.built and self.devices == 1:
+            backend.place(network, self.device)
+
     def get_weights(self) -> list[Array]:
         """Return what `network.get_weights()` returns: for `ActorPool.publish` or `Policy.set_weights`."""
         if self._vector_reader() is None or not self._is_float32:
@@ -184,7 +190,8 @@ class Learner:
         """
         if (read := self._vector_reader()) is None:
             raise ValueError("A network has weights once it is built: by a call, or by the first update.")
-        return read()
+        with backend.device(self.device):
+            return read()
 
     def _vector_reader(self) -> Callable[[], Array] | None:
         """Return a function that reads all weights in one copy from the device; None while the network isn't built."""
@@ -235,7 +242,8 @@ class Learner:
         self.env_steps += env_steps
         self.updates += 1
         if (rate := self.algorithm.adapted_learning_rate(result["learning_rate"], result)) is not None:
-            self.optimizer.learning_rate = np.float32(rate)
+            with backend.device(self.device):
+                self.optimizer.learning_rate = np.float32(rate)
         return result
 
     def prefetch(self, trajectory: Trajectory) -> None:
@@ -350,7 +358,8 @@ class Learner:
         Raises:
             ValueError: the directory holds no learner, or a damaged one, or one of the above arguments is needed.
         """
-        saved = read_learner(directory, algorithm=algorithm, network=network, critics=critics)
+        with backend.device(backend.resolve_device(device)):
+            saved = read_learner(directory, algorithm=algorithm, network=network, critics=critics)
         loaded = iter(saved.critics)
         learner = cls(
             saved.network,
@@ -366,7 +375,8 @@ class Learner:
         )
         learner.env_steps, learner.updates = saved.env_steps, saved.updates
         learner._rng = _own_stream(saved.random_state)
-        learner._restore(saved, directory)
+        with backend.device(learner.device):
+            learner._restore(saved, directory)
         return learner
 
     def _restore(self, saved: SavedLearner, directory: str | os.PathLike[str]) -> None:
@@ -394,7 +404,8 @@ class Learner:
             self._check_first_batch(trajectory)
             rows = self._no_order(trajectory.valid).shape[-1]
             flops = 6.0 * multiplications(self.network) * rows
-            self._compile(trajectory, backend.use_xla(self.network, self.device, flops))
+            with backend.device(self.device):
+                self._compile(trajectory, backend.use_xla(self.network, self.device, flops))
         self._check_batch(trajectory)
         self._check_trainable()
         assert self._update is not None
@@ -499,9 +510,11 @@ class Learner:
     def _check_network(self, observation: Any) -> None:
         """Call the network once, which builds it, and compare its outputs with the contract."""
         zeros = map_leaves(lambda leaf: np.zeros((contract.CHECKED_ROWS, *leaf.shape[2:]), leaf.dtype), observation)
-        seeds = Snapshot(contract.seed_states(self.network))
-        contract.check_contract(self.network, zeros, self.spaces, needs_value=self._needs_value)
-        seeds.put_back()
+        with backend.device(self.device):
+            seeds = Snapshot(contract.seed_states(self.network))
+            contract.check_contract(self.network, zeros, self.spaces, needs_value=self._needs_value)
+            seeds.put_back()
+        self._place(self.network)
         names = contract.training_dependent_layers(self.network)
         self._warn_of_training_layers(names, ", so that learner and actors agree")
         for layer in self._normalization:
@@ -511,7 +524,6 @@ class Learner:
                     "ObservationNormalization must be the first layer: its statistics are those of observations, "
                     f"of shape {shape}. Received: a layer for shape {tuple(layer.mean.shape)}"
                 )
-        backend.check_placement(self.network, self.device)
 
     def _warn_of_training_layers(self, names: list[str], reason: str) -> None:
         if names:

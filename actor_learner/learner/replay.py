@@ -84,6 +84,10 @@ class ReplayLearner(Learner):
         algorithm.check_action_space(self.spaces.action)
         with self._on_device():
             self.critics = make_critics(critics, self.spaces, algorithm.NUM_CRITICS, self._seed)
+            if network.built:
+                contract.set_epsilon(network, algorithm.epsilon(0, 1.0))
+        for critic in self.critics:
+            self._place(critic)
         self.buffer: ReplayBuffer | None = None
         if buffer is not None:
             self.use_buffer(buffer)
@@ -96,8 +100,6 @@ class ReplayLearner(Learner):
         self._refills = False
         self.gradient_steps = 0
         self._due_from = algorithm.learning_starts, 0
-        if network.built:
-            contract.set_epsilon(network, algorithm.epsilon(0, 1.0))
 
     def use_buffer(self, buffer: Any) -> None:
         """Take a buffer, which may hold rows already. Raises ValueError if its settings differ from the algorithm's."""
@@ -449,7 +451,8 @@ class ReplayLearner(Learner):
         """
         own = {f"variables/{index}": one for index, one in enumerate(self._build_models().variables.values())}
         if self.algorithm.inherits_variables and own.keys() == variables.keys():
-            restore(own, dict(variables), "init_from")
+            with self._on_device():
+                restore(own, dict(variables), "init_from")
 
     def _saved(self, **others: Any) -> SavedLearner:
         counters = {

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from actor_learner.networks.initializers import VarianceScaling
 from actor_learner.networks.memory import Memory
 from actor_learner.system.fields import HEADS, check_count, check_heads
 from actor_learner.system.types import Tensor
@@ -53,7 +54,7 @@ class AttentionMemory(Memory):
         seeds = itertools.repeat(None) if self.seed is None else itertools.count(self.seed)
 
         def weight(name: str, *shape: int, initializer: Any = None) -> Any:
-            initializer = initializer or keras.initializers.GlorotUniform(next(seeds))
+            initializer = initializer or VarianceScaling(1.0, "fan_avg", "uniform", seed=next(seeds))
             return self.add_weight(name=name, shape=shape, initializer=initializer)
 
         self.embedding = weight("embedding", input_shape[-1], size)

@@ -26,6 +26,7 @@ from actor_learner.networks.images import (
     scaled,
     stacks_frames,
 )
+from actor_learner.networks.initializers import Orthogonal, VarianceScaling
 from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization, OneHot
 from actor_learner.networks.memory import GateBias, Recurrent
 from actor_learner.spaces import structure as spaces
@@ -247,8 +248,8 @@ class _Builder:
     def initializer(self, gain: float) -> keras.initializers.Initializer:
         seed = int(next(self._seeds))
         if self._orthogonal:
-            return keras.initializers.Orthogonal(gain, seed=seed)
-        return keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", seed=seed)
+            return Orthogonal(gain, seed=seed)
+        return VarianceScaling(1 / 3, "fan_in", "uniform", seed=seed)
 
     def name(self, name: str) -> str:
         """Return `name`, or another if an observation has a key of that name."""
@@ -323,7 +324,7 @@ class _Builder:
             return AttentionMemory(size=size, seed=seed, name=name)(x)
         weights = {
             "kernel_initializer": self.initializer(1.0),
-            "recurrent_initializer": keras.initializers.Orthogonal(seed=seed),
+            "recurrent_initializer": Orthogonal(seed=seed),
         }
         if kind == "gru":
             cell = layers.GRUCell(size, bias_initializer=GateBias(_FORGET_BIAS, gate=0, gates=3), **weights)

@@ -117,7 +117,7 @@ def _file_names(name: str) -> list[str]:
 def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str]) -> keras.Model:
     import keras
 
-    from actor_learner.networks import attention, layers, memory, step  # noqa: F401 - registers their layers with Keras
+    from actor_learner.networks import attention, initializers, layers, memory, step  # noqa: F401 - registers classes
 
     try:
         check_network_file(file)

@@ -36,6 +36,9 @@ _LIBRARIES = ("OMP_NUM", "OPENBLAS_NUM", "MKL_NUM", "BLIS_NUM", "VECLIB_MAXIMUM"
 ONE_THREAD = {f"{library}_THREADS": "1" for library in _LIBRARIES}
 """Environment variables that give BLAS and OpenMP one thread."""
 
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+"""Environment variables that hide the GPUs: libraries that see one keep a part of its memory in each process."""
+
 # Errors of a kernel that is short of something for a moment; the last, while TensorFlow is being loaded.
 _TRANSIENT = (errno.EAGAIN, errno.ENOMEM, errno.EFAULT)
 _RETRY_SECONDS = 0.1

@@ -27,6 +27,7 @@ from typing import Any
 
 from actor_learner.system.files import cache_folder, own_folder
 from actor_learner.system.machine import allowed_cores
+from actor_learner.system.memory import tells_of_no_memory
 
 MAX_KEPT = 24  # programs of about a megabyte each; the oldest ones beyond are removed
 MIN_FREE_BYTES = 2**24  # bytes that must be free for a new program
@@ -109,7 +110,8 @@ def begin(threads: int | None = None) -> None:
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function that XLA compiles, and keep the program.
 
-    After a failure in TensorFlow, the function is called again without the cache, so a failed call must have no effect.
+    After a failure in TensorFlow, the function is called again without the cache, so a failed call must have no effect;
+    not where memory ran out.
     """
     if _active is None:
         return function(*arguments)
@@ -119,7 +121,9 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         result = function(*arguments)
     except Exception as error:
-        if not type(error).__module__.startswith("tensorflow"):
+        if not type(error).__module__.startswith("tensorflow") or tells_of_no_memory(
+            f"{type(error).__name__}: {error}"
+        ):
             raise
         _active.leave()
         return function(*arguments)

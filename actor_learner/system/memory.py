@@ -7,6 +7,7 @@ import functools
 import math
 import mmap
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,6 +23,20 @@ _MAX_SHARE = 0.005
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROPORTIONAL = ("Pss", "SwapPss")
 _PRIVATE = ("Private_Dirty", "SwapPss")
+
+
+_OUT_OF_MEMORY = re.compile(
+    r"resource_?exhausted|out[ _]of[ _]memory|OOM when|failed to allocate|_STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
+)
+
+
+def tells_of_no_memory(text: str) -> bool:
+    """Return whether a library's error says that memory ran out.
+
+    XLA's search for the fastest algorithm and cuDNN say so in errors of other kinds, such as INTERNAL.
+    """
+    return bool(_OUT_OF_MEMORY.search(text))
 
 
 class Usage(NamedTuple):

@@ -35,6 +35,7 @@ from tests.support.counting_env import (
     LeanEnv,
     NeverReset,
     NotANumberLater,
+    SeesGpu,
     SlowEnv,
     TalkingEnv,
 )
@@ -58,6 +59,15 @@ def make_pool(network, env=CountingEnv, **kwargs):
 
 def changed(network, by):
     return [weight + np.float32(by) for weight in network.get_weights()]
+
+
+@pytest.mark.parametrize("sees", [False, True])
+def test_actors_hide_the_gpu_from_their_environments_unless_they_should_not(network, sees, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    with make_pool(network, SeesGpu, info_keys=["sees_gpu"], envs_see_gpu=sees) as pool:
+        pool.collect()
+        assert set(pool.episodes["sees_gpu"]) == {float(sees)}
 
 
 @pytest.mark.parametrize("num_actors", [0, 2])

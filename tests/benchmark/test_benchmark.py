@@ -312,9 +312,10 @@ class Nvml:
 
 
 def test_the_driver_says_how_busy_its_gpu_is_where_there_are_both(monkeypatch):
+    monkeypatch.setattr("actor_learner.benchmark.clocks.first_bus_id", lambda: b"0000:3b:00.0")
     monkeypatch.setattr("ctypes.CDLL", lambda name: Nvml())
     assert nvml_reader()() == 0.37
-    for failing in ("nvmlInit_v2", "nvmlDeviceGetHandleByIndex_v2"):
+    for failing in ("nvmlInit_v2", "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetUtilizationRates"):
         monkeypatch.setattr("ctypes.CDLL", lambda name, failing=failing: Nvml(failing))
         assert nvml_reader() is None
     monkeypatch.setattr("ctypes.CDLL", Mock(side_effect=OSError))

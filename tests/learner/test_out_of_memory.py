@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
 import actor_learner as al
+from actor_learner import build
 from actor_learner.learner import backend
 from actor_learner.learner.prefetch import prefetching
+from actor_learner.system import compile_cache
 from tests.support.processes import patience, wait_until
 from tests.support.small_networks import linear_network
 from tests.support.trajectories import TWO_ACTIONS, random_trajectory
@@ -82,6 +86,37 @@ def test_other_errors_are_none_of_these(full):
         full()
     assert backend.is_out_of_memory(error.value)
     assert not backend.is_out_of_memory(RuntimeError(str(error.value)))
+
+
+def test_xla_and_cudnn_say_so_in_errors_of_other_kinds():
+    from tensorflow import errors
+
+    for text, expected in (
+        ("Autotuning failed: Out of memory while trying", True),
+        ("CUDNN_STATUS_ALLOC_FAILED", True),
+    ):
+        assert backend.is_out_of_memory(errors.InternalError(None, None, text)) is expected
+    assert not backend.is_out_of_memory(errors.InternalError(None, None, "Failed to launch a kernel"))
+    assert not backend.is_out_of_memory(errors.InvalidArgumentError(None, None, "out of memory"))
+
+
+@pytest.mark.parametrize(("message", "calls"), [("Out of memory while trying to allocate", 1), ("a damaged file", 2)])
+def test_an_update_without_room_is_not_tried_again_without_the_cache(message, calls, monkeypatch):
+    from tensorflow import errors
+
+    monkeypatch.setattr(compile_cache, "_active", Mock(flags_before=None))
+    function = Mock(side_effect=errors.InternalError(None, None, message))
+    with pytest.raises(errors.InternalError, match=message):
+        compile_cache.call(function)
+    assert function.call_count == calls
+
+
+def test_a_gpu_that_is_full_is_one_line(full, monkeypatch):
+    monkeypatch.setattr(backend, "resolve_device", lambda *arguments: "/GPU:0")
+    monkeypatch.setattr(backend, "device", lambda *arguments: contextlib.nullcontext())
+    line = r"^The GPU's memory is full: end what else .*device='cpu'\. Received: .*OOM"
+    with pytest.raises(MemoryError, match=line), build.on_device(al.TrainConfig()):
+        full()
 
 
 def test_a_copy_ahead_without_room_leaves_the_update_alone(full, monkeypatch):

@@ -70,6 +70,15 @@ class NotANumberLater(CountingEnv):
         return observation, float("nan") if self.episodes == 2 else reward, *rest
 
 
+class SeesGpu(CountingEnv):
+    """Reports whether its process may use a GPU."""
+
+    def step(self, action):
+        *others, info = super().step(action)
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == "" and os.environ.get("JAX_PLATFORMS") == "cpu"
+        return *others, {**info, "sees_gpu": float(not hidden)}
+
+
 class TalkingEnv(CountingEnv):
     def reset(self, *, seed=None, options=None):
         print("héllo")

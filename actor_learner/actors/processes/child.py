@@ -7,13 +7,13 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import FileIO
 from pathlib import Path
 
 from actor_learner.actors.transport.messages import Channel, write_all
 from actor_learner.actors.transport.shared_memory import anonymous_file
-from actor_learner.system.child import ONE_THREAD, start_python
+from actor_learner.system.child import start_python
 from actor_learner.system.files import open_plain
 
 _READ_BYTES = 1 << 16
@@ -27,10 +27,18 @@ class ActorProcess:
     """One actor's process, the channel to it and its output. It is killed when the thread that starts it ends.
 
     payload: the pickle that `worker.main` reads. arena: descriptor of the group's arena. log: file that the output is
-    appended to, or None. show: called with each line of the output.
+    appended to, or None. show: called with each line of the output. environment: variables instead of this process's.
     """
 
-    def __init__(self, number: int, payload: bytes, arena: int, log: Path | None, show: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        number: int,
+        payload: bytes,
+        arena: int,
+        log: Path | None,
+        show: Callable[[str], None],
+        environment: Mapping[str, str],
+    ) -> None:
         self.number, self._show = number, show
         self.tail, self._partial_line = "", b""  # tail: the end of its output, for the report of its death
         with contextlib.ExitStack() as undo:  # closes all descriptors so far if a later step fails
@@ -51,7 +59,7 @@ class ActorProcess:
                         descriptors,
                         name=f"actor-{number}",
                         descriptors=descriptors,
-                        environment=os.environ | ONE_THREAD,
+                        environment=environment,
                         stdout=output,
                         stderr=output,
                     )

@@ -30,6 +30,7 @@ from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import encode
 from actor_learner.environments.errors import EnvError
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.system.child import NO_GPU, ONE_THREAD
 from actor_learner.system.machine import available_cores
 
 _SWEEP_SECONDS = 1.0
@@ -69,7 +70,8 @@ class ProcessActors(ArenaActors):
         logs = {actor: logs_dir and logs_dir / f"actor-{actor}.log" for actor in self._startups}
         self._owns_memory, arena = memory is None, self._memory.arena.descriptor
         try:
-            self._supervisor = Supervisor(arena, logs, self, self._heartbeats.interval, self._condition)
+            variables = variables_of(settings)
+            self._supervisor = Supervisor(arena, logs, self, self._heartbeats.interval, self._condition, variables)
         except BaseException:
             if self._owns_memory:
                 self._memory.close()
@@ -249,6 +251,11 @@ class ProcessActors(ArenaActors):
                 self._heartbeats.attach(None)
         if self._owns_memory:
             self._memory.close()
+
+
+def variables_of(settings: PoolSettings) -> dict[str, str]:
+    """Return the environment variables of processes that step environments: one thread, and no GPU by default."""
+    return ONE_THREAD | ({} if settings.envs_see_gpu else NO_GPU)
 
 
 def _warn_of_crowding(num_actors: int) -> None:

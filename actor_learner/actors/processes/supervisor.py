@@ -60,7 +60,8 @@ class Supervisor:
     interrupted while it closes must not leave anything behind.
 
     arena: descriptor of the arena. logs: a file, or None, by the number of each actor. tick_seconds: the interval of
-    `owner.tick`. condition: notified of what callers wait for.
+    `owner.tick`. condition: notified of what callers wait for. variables: of the actors' environment, beside this
+    process's.
     """
 
     def __init__(
@@ -70,8 +71,9 @@ class Supervisor:
         owner: Owner,
         tick_seconds: float,
         condition: threading.Condition,
+        variables: Mapping[str, str],
     ) -> None:
-        self.condition = condition
+        self.condition, self._variables = condition, variables
         self.error: BaseException | None = None  # the error that ended the actors; None if `close` did
         self._arena, self._logs = arena, logs
         self._owner, self._tick_seconds = owner, tick_seconds
@@ -192,7 +194,7 @@ class Supervisor:
         with self.condition:
             payload = self._owner.payload(number)
         show = functools.partial(self._owner.show, number)
-        actor = ActorProcess(number, payload, self._arena, self._logs[number], show)
+        actor = ActorProcess(number, payload, self._arena, self._logs[number], show, os.environ | self._variables)
         assert self._reaper is not None
         self._reaper.watch(actor.pid)
         self._selector.register(actor.channel, selectors.EVENT_READ, functools.partial(self._on_message, actor))

@@ -21,6 +21,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keras import tree
 
 from actor_learner.learner.jax.convolutions import in_canonical_order
+from actor_learner.learner.jax.devices import local_device
 from actor_learner.system.types import Nest, Tensor
 
 Variables = Sequence[keras.Variable]
@@ -35,12 +36,11 @@ def device(name: str, count: int = 1) -> Iterator[None]:
 
     count: More than 1: programs are shared by so many of these devices, as `split` arrays are.
     """
-    kind = "gpu" if "GPU" in name else "cpu"
-    devices = jax.devices(kind)  # of all processes that `jax.distributed` joins
-    with jax.default_device(jax.local_devices(backend=kind)[0]):
+    with jax.default_device(local_device(name)):
         if count == 1:
             yield
             return
+        devices = jax.devices(name[1:4].lower())  # of all processes that `jax.distributed` joins
         with jax.set_mesh(jax.make_mesh((count,), (AXIS,), (AxisType.Auto,), devices=devices[:count])):
             yield
 

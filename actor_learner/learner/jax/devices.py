@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from typing import Any
 
 import jax
 import keras
+import numpy as np
 from jax._src import xla_bridge
 
 from actor_learner.config.pool_checks import DEVICES
@@ -13,8 +16,11 @@ from actor_learner.system.fields import check_choice
 from actor_learner.system.files import one_line
 from actor_learner.system.installation import install_command
 from actor_learner.system.machine import JAX_THREADS
+from actor_learner.system.memory import tells_of_no_memory
+from actor_learner.system.nvidia import unused_gpu, warn_of_unused_gpu
 
 NAME, THREADS = "JAX", JAX_THREADS
+_CUDA = NAME, "jax-cuda", 13
 
 
 def resolve_device(device: str, devices: int | None = None) -> str:
@@ -26,9 +32,11 @@ def resolve_device(device: str, devices: int | None = None) -> str:
     check_choice("device", device, DEVICES)
     has_gpu = device != "cpu" and any(found.platform == "gpu" for found in _devices())
     if device == "gpu" and not has_gpu:
-        raise ValueError(
-            f"`device='gpu'` needs a GPU that JAX sees ({install_command('actor-learner[jax-cuda]')}). Received: none"
-        )
+        reason = unused_gpu(*_CUDA) or install_command("actor-learner[jax-cuda]")
+        received = f"JAX on {jax.config.jax_platforms}" if jax.config.jax_platforms else "none"
+        raise ValueError(f"`device='gpu'` needs a GPU that JAX sees ({reason}). Received: {received}")
+    if device == "auto" and not has_gpu and not jax.config.jax_platforms:
+        warn_of_unused_gpu(*_CUDA)
     if has_gpu:  # Actors compute in full float32; the learner must agree with their log-probabilities.
         jax.config.update("jax_default_matmul_precision", "highest")
     seen = len(_devices("gpu" if has_gpu else "cpu"))
@@ -49,6 +57,7 @@ def resolve_device(device: str, devices: int | None = None) -> str:
 
 def _devices(kind: str | None = None) -> list[jax.Device]:
     """Return JAX's devices. Raises ValueError where `JAX_PLATFORMS` names none that is there."""
+    _let_memory_grow()
     try:
         found: list[jax.Device] = jax.devices(kind)
     except (RuntimeError, AssertionError) as error:  # without a GPU, "cuda" alone is an assertion without a word
@@ -60,8 +69,24 @@ def _devices(kind: str | None = None) -> list[jax.Device]:
     return found
 
 
-def prepare_devices() -> None:
-    """Do nothing: a look at the devices would start JAX, and with it as many threads as there are cores."""
+def prepare_devices(device: str) -> Any:
+    """Set what JAX must be told of GPUs before it starts. Returns a context in which to make weights.
+
+    `place` moves them later: a look at the devices would start JAX, and with it as many threads as there are cores.
+    """
+    _let_memory_grow()
+    return contextlib.nullcontext()
+
+
+def _let_memory_grow() -> None:
+    """Let JAX take memory of GPUs as it needs it, not three quarters at once, unless the environment says otherwise."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+def use_only(device: str) -> None:
+    """Let JAX start on the CPU alone where the device is "cpu", unless it has started or was told its platforms."""
+    if device == "cpu" and not jax.config.jax_platforms and not xla_bridge.backends_are_initialized():
+        jax.config.update("jax_platforms", "cpu")
 
 
 def gpu_names() -> list[str]:
@@ -71,11 +96,22 @@ def gpu_names() -> list[str]:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether JAX raised this error because a device had too little memory."""
-    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+    return isinstance(error, jax.errors.JaxRuntimeError) and tells_of_no_memory(str(error))
 
 
-def check_placement(network: keras.Model, device: str) -> None:
-    """Do nothing: JAX moves weights to the device of the update."""
+def place(network: keras.Model, device: str) -> None:
+    """Move a built network's variables to the learner's device. device: A resolved name."""
+    with jax.default_device(there := local_device(device)):
+        for variable in network.variables:
+            if variable.value.devices() != {there}:
+                variable.assign(np.asarray(variable.value))
+
+
+def local_device(name: str) -> jax.Device:
+    """Return the device of this process that a resolved name stands for."""
+    kind, _, index = name[1:].lower().partition(":")
+    found: jax.Device = jax.local_devices(backend=kind)[int(index)]
+    return found
 
 
 def set_threads(count: int) -> None:

@@ -216,4 +216,4 @@ def vector_reader(variables: Sequence[keras.Variable]) -> Callable[[], Array]:
         return tf.concat(vectors, axis=0)
 
     read = tf.function(side_by_side, autograph=False).get_concrete_function()
-    return lambda: read().numpy()
+    return lambda: to_numpy(read())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -15,8 +17,13 @@ from actor_learner.networks.memory import Memories
 from actor_learner.system.fields import check_choice
 from actor_learner.system.installation import install_command
 from actor_learner.system.machine import TENSORFLOW_THREADS
+from actor_learner.system.memory import tells_of_no_memory
+from actor_learner.system.nvidia import unused_gpu, warn_of_unused_gpu
 
 NAME, THREADS = "TensorFlow", TENSORFLOW_THREADS
+_CUDA = NAME, "cuda", 12
+
+_logger = logging.getLogger(__name__)
 
 
 def resolve_device(device: str, devices: int | None = None) -> str:
@@ -29,39 +36,60 @@ def resolve_device(device: str, devices: int | None = None) -> str:
         raise ValueError(
             f"`devices` must be 1: only JAX shares an update (--backend jax). Received: devices={devices!r}"
         )
-    gpus = tf.config.list_physical_devices("GPU") if device != "cpu" else []
+    gpus = tf.config.get_visible_devices("GPU") if device != "cpu" else []
     if device == "gpu" and not gpus:
-        install = install_command("actor-learner[cuda]")
-        raise ValueError(f"`device='gpu'` needs a GPU that TensorFlow sees ({install}). Received: none")
-    for gpu in gpus:
-        with contextlib.suppress(RuntimeError):  # TensorFlow has started already, with the caller's own settings.
-            tf.config.experimental.set_memory_growth(gpu, True)
+        reason = unused_gpu(*_CUDA) or install_command("actor-learner[cuda]")
+        raise ValueError(f"`device='gpu'` needs a GPU that TensorFlow sees ({reason}). Received: none")
+    if device == "auto" and not tf.config.list_physical_devices("GPU"):
+        warn_of_unused_gpu(*_CUDA)
+    _let_memory_grow()
     if gpus:  # Actors compute in full float32; the learner must agree with their log-probabilities.
         tf.config.experimental.enable_tensor_float_32_execution(False)
     return "/GPU:0" if gpus else "/CPU:0"
 
 
-def prepare_devices() -> None:
-    """Set what TensorFlow must be told of GPUs before it makes a weight."""
-    resolve_device("auto")
+def prepare_devices(device: str) -> Any:
+    """Set what TensorFlow must be told of GPUs before it makes a weight. Returns a context in which to make weights."""
+    _let_memory_grow()
+    return tf.device(resolve_device(device))
+
+
+def _let_memory_grow() -> None:
+    for gpu in tf.config.get_visible_devices("GPU"):
+        with contextlib.suppress(RuntimeError):  # TensorFlow has started already, with the caller's own settings.
+            tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def use_only(device: str) -> None:
+    """Hide the GPUs from this process where the device is "cpu", unless TensorFlow has started."""
+    if device == "cpu":
+        with contextlib.suppress(RuntimeError):
+            tf.config.set_visible_devices([], "GPU")
 
 
 def gpu_names() -> list[str]:
     """Return the names of the GPUs that TensorFlow sees."""
     details = tf.config.experimental.get_device_details
-    return [details(gpu).get("device_name", gpu.name) for gpu in tf.config.list_physical_devices("GPU")]
+    return [details(gpu).get("device_name", gpu.name) for gpu in tf.config.get_visible_devices("GPU")]
 
 
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether TensorFlow raised this error because a device had too little memory."""
-    return isinstance(error, tf.errors.ResourceExhaustedError)
+    return isinstance(error, tf.errors.ResourceExhaustedError) or (
+        isinstance(error, (tf.errors.InternalError, tf.errors.UnknownError)) and tells_of_no_memory(str(error))
+    )
 
 
-def check_placement(network: keras.Model, device: str) -> None:
-    """Raise ValueError for a network on a GPU whose learner is to compute on the CPU. device: A resolved name."""
-    if "CPU" in device and any("GPU" in weight.value.device for weight in network.weights):
+def place(network: keras.Model, device: str) -> None:
+    """Raise ValueError for a built network that isn't on the learner's device: TensorFlow can't move its variables.
+
+    device: A resolved name.
+    """
+    found = {weight.value.device for weight in network.weights if weight.dtype == "float32"}
+    if elsewhere := sorted(name.rpartition("device:")[2] for name in found if not name.endswith(device[1:])):
         raise ValueError(
-            "`device='cpu'` needs a network on the CPU; build it under `tf.device('CPU')`. Received: weights on a GPU"
+            f"The network must be on the learner's device: build it under `tf.device({device!r})`. "
+            f"Received: device={device!r}, weights on {elsewhere[0]}"
         )
 
 
@@ -83,6 +111,7 @@ def use_xla(network: keras.Model, device: str, minibatch_flops: float) -> bool:
     timing: the two differ in the last bits, and a run must repeat.
     """
     if "GPU" in device:
+        _logger.info("XLA compiles for the GPU anew in each run: TensorFlow's programs are kept for CPUs alone")
         return True
     convolves = any("Conv" in type(layer).__name__ for layer in all_layers(network))
     return not convolves and (is_small(minibatch_flops) or bool(Memories(network)))

@@ -16,7 +16,7 @@ from actor_learner.networks.contract import all_layers
 from actor_learner.networks.saving import obstacle, save_network
 from actor_learner.policy.exported import Conversion, ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.system.child import Child, ChildEndedError
+from actor_learner.system.child import NO_GPU, Child, ChildEndedError
 from actor_learner.system.installation import install_command
 from actor_learner.system.keras_import import check_installed, import_keras
 
@@ -38,7 +38,7 @@ def convert_elsewhere(network: keras.Model, spaces: Spaces, batch_size: int) -> 
         if save_network(network, folder).suffix != ".keras":
             raise _cannot_be_rebuilt(network, f"it can't be saved whole, because {obstacle(network)}")
         modules = sorted({type(layer).__module__ for layer in (network, *all_layers(network))})
-        environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
+        environment = {**os.environ, **NO_GPU, "KERAS_BACKEND": "tensorflow"}
         child = Child(f"{__name__}:_main", [folder], name="actor-learner-convert", environment=environment)
         try:
             child.send((modules, spaces.to_json(), batch_size))

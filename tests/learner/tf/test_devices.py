@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest.mock import Mock, call
+
 import keras
 import numpy as np
 import pytest
@@ -8,12 +10,12 @@ from keras import layers
 
 import actor_learner as al
 from actor_learner.learner.cost import multiplications
-from actor_learner.learner.tf.devices import resolve_device, use_xla
+from actor_learner.learner.tf.devices import resolve_device, use_only, use_xla
 from actor_learner.learner.threads import use_threads, warn_of_threads
 from tests.support.trajectories import TWO_ACTIONS, VECTOR
 
 
-def test_the_rule_that_chooses_xla():
+def test_the_rule_that_chooses_xla(caplog):
     mlp = al.default_network(VECTOR, TWO_ACTIONS)
     x = keras.Input((84, 84, 4))
     h = layers.Flatten()(layers.Conv2D(4, 8, 4)(x))
@@ -21,7 +23,27 @@ def test_the_rule_that_chooses_xla():
     assert use_xla(mlp, "/CPU:0", 1e6)
     assert not use_xla(mlp, "/CPU:0", 1e10)
     assert not use_xla(cnn, "/CPU:0", 1e6)
-    assert use_xla(cnn, "/GPU:0", 1e10)
+    with caplog.at_level("INFO", logger="actor_learner"):
+        assert use_xla(cnn, "/GPU:0", 1e10)
+    assert "XLA compiles for the GPU anew in each run" in caplog.text
+
+
+def test_gpus_are_hidden_where_the_cpu_is_asked_for_until_tensorflow_has_started(monkeypatch):
+    hide = Mock(side_effect=RuntimeError("Visible devices cannot be modified after being initialized"))
+    monkeypatch.setattr(tf.config, "set_visible_devices", hide)
+    use_only("auto")
+    use_only("gpu")
+    assert not hide.mock_calls
+    use_only("cpu")
+    assert hide.mock_calls == [call([], "GPU")]
+
+
+def test_a_gpu_that_is_hidden_is_none(monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"])
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [])
+    assert resolve_device("auto") == "/CPU:0"
+    with pytest.raises(ValueError, match="needs a GPU that TensorFlow sees .* Received: none"):
+        resolve_device("gpu")
 
 
 def test_multiplications_are_the_matrices_elements():
