@@ -247,3 +247,17 @@ def test_mixed_precision_takes_its_own_log_probabilities_of_its_own_batches():
         assert learner.update(trajectory, on_policy=on_policy)["ratio_off_by"] <= 1e-5
     for on_policy in (False, np.arange(4) > 0):
         assert learner.update(trajectory, on_policy=on_policy)["ratio_off_by"] > 0.01
+
+
+def test_tf32_is_refused_on_a_cpu_and_takes_its_own_log_probabilities(monkeypatch):
+    def learner():
+        network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(16,))
+        algorithm = Watching(learning_rate=1e-9)
+        return al.Learner(network, algorithm, action_space=TWO_ACTIONS, device="cpu", tf32=True)
+
+    with pytest.raises(ValueError, match=r"^TF32 is .* use precision='float32' or .* Received: tf32 with device='/CPU"):
+        learner()
+    monkeypatch.setattr("actor_learner.learner.base.check_tf32", lambda device: None)
+    update, trajectory = learner().update, random_trajectory()
+    assert update(trajectory, on_policy=True)["ratio_off_by"] <= 1e-5
+    assert update(trajectory, on_policy=False)["ratio_off_by"] > 0.01
