@@ -425,6 +425,7 @@ class Learner:
             self._reward_scaling = RewardScaling(num_envs, gamma, self._return_statistics)
         if not with_xla:
             backend.fuse(self.optimizer)
+        a_minibatch = self._no_order(trajectory.valid).shape[-1] * self._sequence_rows
         self._update = Update(
             self.network,
             self.algorithm,
@@ -434,6 +435,7 @@ class Learner:
             self._reward_scaling,
             self._sequence_rows,
             self.burn_in,
+            fitting=a_minibatch if "GPU" in self.device else 1,
         )
         self._compiled = backend.Compiled(self._update, self._update.state, with_xla=with_xla, tf32=self.tf32)
 
