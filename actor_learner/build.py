@@ -55,6 +55,8 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     check_memory(config.local_actors)
     _check_optimizer(config)
     config.algorithm.check_batch(batch_rows(config), config.total_steps)
+    if config.deterministic_ops:
+        compile_cache.use_deterministic_ops(config.device)
     compile_cache.begin(config.learner_threads)
     # Only the backend finds GPUs. Where none is asked for, the actors start meanwhile.
     if config.device == "gpu" or config.devices > 1 or config.tf32:

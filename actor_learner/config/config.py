@@ -126,6 +126,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             in lock-step, otherwise those that the actors leave; in Python the backend's own setting.
         seed: seed of networks, environments, sampling and shuffling.
         devices: GPUs that share each update, each with a part of the batch's columns; above 1 only on JAX.
+        deterministic_ops: compute each operation in a fixed order on a GPU, so that runs repeat there, too, if more
+            slowly. Without effect on a CPU, where they repeat anyway.
         backend: "tensorflow" or "jax", the backend of Keras, fixed once Keras is imported; None: KERAS_BACKEND,
             otherwise "tensorflow".
         run_dir: directory of the run; None: runs/<env>/<algorithm>-<seed>-<n>, with the first free n.
@@ -197,6 +199,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     )
     seed: int = setting(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1), owner="learner")
     devices: int = count(1, 1, owner="learner")
+    deterministic_ops: bool = flag(False, owner="learner", effect="none")
     backend: Literal["tensorflow", "jax"] | None = choice((None, *BACKENDS), owner="learner")
     run_dir: str | os.PathLike[str] | None = setting(None, check=_folder, effect="none")
     overwrite: bool = flag(False, effect="none")

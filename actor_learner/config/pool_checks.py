@@ -29,7 +29,7 @@ def check_tf32(device: str) -> None:
     if "cpu" in device.lower():
         raise ValueError(
             "TF32 is arithmetic of NVIDIA's GPUs; on a CPU use precision='float32' or 'bfloat16'. "
-            f"Received: tf32 with device={device!r}"
+            f"Received: tf32 on {device}"
         )
 
 
