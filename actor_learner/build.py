@@ -17,7 +17,7 @@ import numpy as np
 from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.pool import ActorPool
 from actor_learner.config.config import TrainConfig
-from actor_learner.config.pool_checks import check_listens
+from actor_learner.config.pool_checks import check_listens, check_tf32
 from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.factory import resolve_env
 from actor_learner.networks.saving import load_network, save_network
@@ -54,12 +54,17 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     check_memory(config.local_actors)
     _check_optimizer(config)
     config.algorithm.check_batch(batch_rows(config), config.total_steps)
+    if config.deterministic_ops:
+        compile_cache.use_deterministic_ops(config.device)
     compile_cache.begin(config.learner_threads)
-    if config.device == "gpu" or config.devices > 1:  # only the backend finds GPUs; else the actors start meanwhile
+    # Only the backend finds GPUs. Where none is asked for, the actors start meanwhile.
+    if config.device == "gpu" or config.devices > 1 or config.tf32:
         from actor_learner.learner.backend import resolve_device
 
         _check_device(config.device)
-        resolve_device(config.device, config.devices)
+        device = resolve_device(config.device, config.devices)
+        if config.tf32:
+            check_tf32(device)
 
 
 def _check_device(device: str) -> None:
@@ -226,7 +231,7 @@ def make_learner(config: TrainConfig, checkpoint: Path | None, actors: ActorPool
         warn_of_threads(_learner_cores(config, actors.observation_space))
     if checkpoint is None:
         return new_learner(config, actors)
-    options = {name: getattr(config, name) for name in ("algorithm", "device", "devices")}
+    options = {name: getattr(config, name) for name in ("algorithm", "device", "devices", "tf32")}
     learner = Learner.load(checkpoint, network=actors.network, critics=config.critics, **options)
     learner.total_steps = config.total_steps
     return _with_buffer(config, learner, actors)
@@ -238,7 +243,7 @@ def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
     from actor_learner.learner.replay import ReplayLearner
     from actor_learner.learner.state import read_variables
 
-    names = ("total_steps", "seed", "device", "devices", "sequence_length", "burn_in")
+    names = ("total_steps", "seed", "device", "devices", "tf32", "sequence_length", "burn_in")
     fields: dict[str, Any] = {name: getattr(config, name) for name in names}
     if config.init_from is not None:
         fields["return_statistics"] = _return_statistics(config)

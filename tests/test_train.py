@@ -322,6 +322,7 @@ def no_callback():
         ({"callbacks": ["os:getcwd"]}, "the module not one of Python's own. Received: callback='os:getcwd'"),
         ({"env": "CartPol-v1"}, "CartPole-v1"),
         pytest.param({"device": "gpu"}, "needs a GPU", marks=WITHOUT_GPU),
+        pytest.param({"precision": "tf32"}, "TF32 is .* Received: tf32 on /CPU:0$", marks=WITHOUT_GPU),
     ],
 )
 def test_what_is_refused_leaves_no_run(tmp_path, changes, message):

@@ -111,6 +111,8 @@ def _ready(config: TrainConfig) -> Iterator[None]:
     from actor_learner.actors.group import ActorError
 
     prepare_process(config.num_actors, config.max_policy_lag)
+    if config.deterministic_ops:
+        compile_cache.use_deterministic_ops(config.device)
     compile_cache.begin(config.learner_threads)
     import_keras()
     try:

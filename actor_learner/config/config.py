@@ -19,7 +19,7 @@ from actor_learner.algorithms import BY_NAME
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.config import references
-from actor_learner.config.pool_checks import check_sequences
+from actor_learner.config.pool_checks import check_sequences, check_tf32
 from actor_learner.config.references import algorithm_class, callable_name
 from actor_learner.config.settings import Check, PoolSettings, choice, count, flag, names_of, number, setting, with_help
 from actor_learner.system import fields as checks
@@ -27,7 +27,7 @@ from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.hub import is_on_hub
 from actor_learner.system.keras_import import BACKENDS, use_backend
 
-PRECISIONS = ("float32", "bfloat16", "float16")
+PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 
 ENV_HELP = "Gymnasium id, module:Id-v0 or module:factory"
 _NETWORK_HELP = "module:callable(observation_space, action_space) -> keras.Model"
@@ -128,6 +128,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             in lock-step, otherwise those that the actors leave; in Python the backend's own setting.
         seed: seed of networks, environments, sampling and shuffling.
         devices: GPUs that share each update, each with a part of the batch's columns; above 1 only on JAX.
+        deterministic_ops: compute each operation in a fixed order on a GPU, so that runs repeat there, too, if more
+            slowly. Without effect on a CPU, where they repeat anyway.
         backend: "tensorflow" or "jax", the backend of Keras, fixed once Keras is imported; None: KERAS_BACKEND,
             otherwise "tensorflow".
         run_dir: directory of the run; None: runs/<env>/<algorithm>-<seed>-<n>, with the first free n.
@@ -168,8 +170,9 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         memory: memory behind the hidden layers of the default network: "lstm", "gru" or "attention" (over the last 32
             steps). Policy and value then share both. None: no memory.
         memory_size: units of the memory.
-        precision: precision of the computations in the network's layers: "float32", "bfloat16" or "float16". Weights
-            are float32. None: by Keras's dtype policy.
+        precision: precision of the computations in the network's layers: "float32", "bfloat16" or "float16"; or "tf32":
+            layers in float32, whose products round to 10 bits of mantissa in an NVIDIA GPU. Weights are float32. None:
+            by Keras's dtype policy.
         network: keras.Model, or callable(observation_space, action_space) -> keras.Model, in place of the default.
         critics: callable(observation_space, action_space) -> keras.Model, called for each critic, in place of
             `default_critic`.
@@ -205,6 +208,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     )
     seed: int = setting(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1), owner="learner")
     devices: int = count(1, 1, owner="learner")
+    deterministic_ops: bool = flag(False, owner="learner", effect="none")
     backend: Literal["tensorflow", "jax"] | None = choice((None, *BACKENDS), owner="learner")
     run_dir: str | os.PathLike[str] | None = setting(None, check=_folder, effect="none")
     overwrite: bool = flag(False, effect="none")
@@ -237,7 +241,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     noise_hold: int = count(1, 1, "network")
     memory: Literal["lstm", "gru", "attention"] | None = choice((None, *checks.MEMORIES), "network")
     memory_size: int = count(128, 1, "network")
-    precision: Literal["float32", "bfloat16", "float16"] | None = choice((None, *PRECISIONS), "network")
+    precision: Literal["float32", "tf32", "bfloat16", "float16"] | None = choice((None, *PRECISIONS), "network")
     network: Any = setting(None, "network", help=_NETWORK_HELP, metavar="MODULE:NAME")
     critics: Any = setting(None, "network", check=_critics, help=_NETWORK_HELP, metavar="MODULE:NAME")
     callbacks: Sequence[Any] = setting(tuple, check=_callbacks, effect="none")
@@ -345,6 +349,9 @@ class TrainConfig(checks.NamedFields, PoolSettings):
 
     def _record_precision(self) -> None:
         """Take the precision from Keras's dtype policy, where that decides, so that the run can be repeated."""
+        if self.tf32:  # of the device, whatever the network
+            check_tf32(self.device)
+            return
         layers = list(self.network._flatten_layers()) if hasattr(self.network, "dtype_policy") else []
         built_already = self.init_from is not None or bool(layers)
         computed_in = {layer.compute_dtype for layer in layers}
@@ -372,6 +379,11 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     def local_actors(self) -> int:
         """The number of actors that are known to run on this machine: none where a cluster's machines run them."""
         return 0 if self.ray_address is not None else self.num_actors
+
+    @property
+    def tf32(self) -> bool:
+        """True if products of float32 may be computed in TF32."""
+        return self.precision == "tf32"
 
     @property
     def env_arguments(self) -> dict[str, Any]:

@@ -24,6 +24,15 @@ _MAX_PORT = 65535
 _RAY_CONNECT_SECONDS = 5.0
 
 
+def check_tf32(device: str) -> None:
+    """Raise ValueError for a CPU, which has no TF32. device: A name of `DEVICES`, or one that a backend resolved."""
+    if "cpu" in device.lower():
+        raise ValueError(
+            "TF32 is arithmetic of NVIDIA's GPUs; on a CPU use precision='float32' or 'bfloat16'. "
+            f"Received: tf32 on {device}"
+        )
+
+
 def env_counts(num_actors: int, envs_per_actor: int | None, num_envs: int | None, *, equal: bool) -> tuple[int, ...]:
     """Return the number of environments of each actor; there may be fewer actors, which a warning says.
 

@@ -20,7 +20,7 @@ from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.algorithms.schedules import is_schedule
-from actor_learner.config.pool_checks import check_sequences
+from actor_learner.config.pool_checks import check_sequences, check_tf32
 from actor_learner.learner import backend
 from actor_learner.learner.batch import num_environments, tensors
 from actor_learner.learner.cost import multiplications
@@ -36,7 +36,7 @@ from actor_learner.replay.buffer import ReplayBuffer
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.spaces.validate import validate_trajectory
-from actor_learner.system.fields import check_count
+from actor_learner.system.fields import check_count, check_flag
 from actor_learner.system.files import Entry, write_folder_atomically
 from actor_learner.system.keras_import import check_floatx
 from actor_learner.system.types import Array, Tensor
@@ -67,6 +67,7 @@ class Learner:
             and takes its part of each minibatch from them. Gradients, metrics and statistics are those of all devices.
             If `jax.distributed` joins processes, the number counts the devices of all; each process passes its own
             batches, all of one size.
+        tf32: compute products of float32 in TF32, which rounds factors to 10 bits of mantissa, on an NVIDIA GPU.
         sequence_length: env steps of the sequences from which a network with memory learns, beginning with the states
             before the update. None: whole columns, or the longest equal parts that a minibatch holds. It must divide
             the batch's steps.
@@ -79,9 +80,9 @@ class Learner:
         return_statistics: mean, variance and count of the discounted returns to start from, with `normalize_reward`.
 
     Raises:
-        ValueError: a schedule has no `total_steps`; the device is unknown; "gpu" finds no GPU; there are fewer devices,
-            or `minibatch_size` can't be shared by so many; or the optimizer can't be wrapped for a network that
-            computes in float16.
+        ValueError: a schedule has no `total_steps`; the device is unknown; "gpu" or `tf32` finds no GPU; there are
+            fewer devices, or `minibatch_size` can't be shared by so many; or the optimizer can't be wrapped for a
+            network that computes in float16.
     """
 
     algorithm: Any
@@ -111,6 +112,7 @@ class Learner:
         seed: int = 0,
         device: str = "auto",
         devices: int = 1,
+        tf32: bool = False,
         sequence_length: int | None = None,
         burn_in: int = 0,
         observation_space: Space[Any] | None = None,
@@ -131,6 +133,9 @@ class Learner:
         self.action_space = action_space
         self.total_steps = total_steps
         self.device = backend.resolve_device(device, devices)
+        self.tf32 = check_flag("tf32", tf32)
+        if tf32:
+            check_tf32(self.device)
         self.devices, self._own_devices = devices, devices // backend.process_count()
         self.env_steps = 0
         self.updates = 0
@@ -213,8 +218,9 @@ class Learner:
         and there are no new weights to publish. The metrics are those of the attempt, with "undone": 1.0. `not_finite`
         names the metrics and parts ("weights", "optimizer", "statistics", "outputs").
 
-        on_policy: True if the present weights chose the actions, or bool `[B]` for each column. In mixed precision, the
-            learner then computes their log-probabilities itself, because the actors' are computed in float32.
+        on_policy: True if the present weights chose the actions, or bool `[B]` for each column. In mixed precision and
+            in TF32, the learner then computes their log-probabilities itself, because the actors' are computed in
+            float32.
 
         Raises:
             ValueError: a batch that doesn't fit the network, one without a valid row, or layers whose `trainable` was
@@ -273,7 +279,7 @@ class Learner:
                 "minibatch_size": self.algorithm.minibatch_rows(trajectory.reward.size),
                 "unroll_length": steps,
                 "num_envs": columns,
-                "precision": self.network.compute_dtype,
+                "precision": "tf32" if self.tf32 else self.network.compute_dtype,
             }
             received = ", ".join(f"{name}={value}" for name, value in settings.items())
             in_16_bits = computes_in(self.network, "bfloat16", "float16")
@@ -343,6 +349,7 @@ class Learner:
         network: keras.Model | None = None,
         device: str = "auto",
         devices: int = 1,
+        tf32: bool = False,
         critics: Callable[[Any, Any], keras.Model] | None = None,
     ) -> Learner:
         """Return the learner that `save` wrote. Its next update equals the saved learner's next update.
@@ -353,6 +360,7 @@ class Learner:
             network: needed if Keras couldn't save the network whole; it gets the weights.
             device: as for `Learner`.
             devices: as for `Learner`; with another number than the saved learner's, rows are taken in another order.
+            tf32: as for `Learner`.
             critics: needed if Keras couldn't save them whole.
 
         Raises:
@@ -370,6 +378,7 @@ class Learner:
             burn_in=saved.burn_in,
             device=device,
             devices=devices,
+            tf32=tf32,
             observation_space=saved.observation_space,
             critics=(lambda observation_space, action_space: next(loaded)) if saved.critics else critics,
         )
@@ -391,6 +400,11 @@ class Learner:
         groups = {"optimizer": self.optimizer.variables, "reward_scaling": scaling}
         groups[SEEDS] = contract.seed_states(self.network)
         return {f"{name}/{index}": variable for name, group in groups.items() for index, variable in enumerate(group)}
+
+    @property
+    def _rounds(self) -> bool:
+        """True if the network computes here in fewer bits than in the actors, which act in float32."""
+        return self.tf32 or computes_in(self.network, "float16", "bfloat16")
 
     @property
     def compiled_with_xla(self) -> bool | None:
@@ -422,6 +436,7 @@ class Learner:
             self._reward_scaling = RewardScaling(num_envs, gamma, self._return_statistics)
         if not with_xla:
             backend.fuse(self.optimizer)
+        a_minibatch = self._no_order(trajectory.valid).shape[-1] * self._sequence_rows
         self._update = Update(
             self.network,
             self.algorithm,
@@ -431,8 +446,9 @@ class Learner:
             self._reward_scaling,
             self._sequence_rows,
             self.burn_in,
+            fitting=a_minibatch if "GPU" in self.device else 1,
         )
-        self._compiled = backend.Compiled(self._update, self._update.state, with_xla=with_xla)
+        self._compiled = backend.Compiled(self._update, self._update.state, with_xla=with_xla, tf32=self.tf32)
 
     def _take_prefetched(self, trajectory: Trajectory) -> dict[str, Any] | None:
         """Return the copies of this very batch, if it was prefetched, and drop older ones."""
@@ -454,7 +470,7 @@ class Learner:
     ) -> tuple[Any, ...]:
         """Return the compiled update's arguments. prefetched: The batch's tensors on the device, if they are there."""
         batch = prefetched or tensors(trajectory)
-        if computes_in(self.network, "float16", "bfloat16"):
+        if self._rounds:
             columns = np.broadcast_to(np.asarray(on_policy, bool), trajectory.reward.shape[1:])
             batch["on_policy"] = backend.to_device(np.ascontiguousarray(columns), split=0)
         scheduled = self._scheduled_values(trajectory.valid.size * backend.process_count())

@@ -13,7 +13,11 @@ from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.types import Nest, Tensor
 
 CHUNK_NUMBERS = 2**22
-"""The most numbers of observations that enter the network at once without gradients: 150 Atari frame stacks."""
+"""The most numbers of observations that enter the network at once without gradients: 150 Atari frame stacks.
+
+On a GPU, whose cores so few rows leave idle, they are at least as many rows as a minibatch has: without gradients,
+those need less memory than with them.
+"""
 
 
 _LARGE = 2**22
@@ -132,15 +136,19 @@ def _has_rows(values: Nest) -> bool:
 
 
 def in_chunks(
-    function: Callable[[Nest], tuple[Tensor, ...]], rows: Nest, numbers: int, state: backend.Variables
+    function: Callable[[Nest], tuple[Tensor, ...]],
+    rows: Nest,
+    numbers: int,
+    state: backend.Variables,
+    fitting: int = 1,
 ) -> tuple[Tensor, ...]:
     """Return `function` of rows `[R, ...]`, computed on at most `CHUNK_NUMBERS` numbers at a time to bound memory.
 
     function: From rows to two float32 vectors with a number for each row; it may assign to variables of `state`.
-    numbers: How many numbers a row has.
+    numbers: How many numbers a row has. fitting: How many rows are known to fit into a device's memory.
     """
     total = tree.flatten(rows)[0].shape[0] // backend.device_count()
-    count = math.ceil(total / max(1, CHUNK_NUMBERS // max(1, numbers)))
+    count = math.ceil(total / max(fitting, CHUNK_NUMBERS // max(1, numbers)))
     if count <= 1:
         return function(rows)
     size = math.ceil(total / count)

@@ -26,15 +26,21 @@ class NetworkCalls:
     """Calls a network with the rows of a batch.
 
     sequence_length: Steps of a sequence in which a network with memory learns. variables: Those that a call may assign.
+    fitting: How many rows are known to fit into a device's memory at once.
     """
 
     def __init__(
-        self, network: keras.Model, spaces: Spaces, sequence_length: int, variables: Callable[[], backend.Variables]
+        self,
+        network: keras.Model,
+        spaces: Spaces,
+        sequence_length: int,
+        variables: Callable[[], backend.Variables],
+        fitting: int = 1,
     ) -> None:
         self._network, self._actions = network, spaces.action
         self._distribution = contract.network_distribution(network, spaces)
         self.memories = Memories(network)
-        self._length, self._variables = sequence_length, variables
+        self._length, self._variables, self._fitting = sequence_length, variables, fitting
 
     def outputs(self, rows: Mapping[str, Nest], *, entropy: bool) -> dict[str, Tensor]:
         """Return the network's outputs, with `log_prob [N]` of the rows' actions and the `entropy [N]`.
@@ -83,7 +89,7 @@ class NetworkCalls:
             return self._values_of_sequences(fields, batch, steps)
         rows = side_by_side(fields)
         numbers = _numbers(rows["observation"])
-        value, log_prob = in_chunks(self._value_and_log_prob, rows, numbers, self._variables())
+        value, log_prob = in_chunks(self._value_and_log_prob, rows, numbers, self._variables(), self._fitting)
         value, log_prob = (backend.unflatten(values, steps + 1) for values in (value, log_prob))
         return value, log_prob, ()
 
@@ -120,7 +126,9 @@ class NetworkCalls:
 
     def _steps_at_once(self, fields: Mapping[str, Nest]) -> int:
         """Return how many steps enter the network at once: those of a sequence, or a part of them to bound memory."""
-        fitting = max(1, CHUNK_NUMBERS * backend.device_count() // max(1, _numbers(fields["observation"])))
+        devices, columns = backend.device_count(), tree.flatten(fields["observation"])[0].shape[1]
+        by_numbers = CHUNK_NUMBERS * devices // max(1, _numbers(fields["observation"]))
+        fitting = max(1, by_numbers, self._fitting * devices // columns)
         return next(length for length in range(self._length, 0, -1) if self._length % length == 0 and length <= fitting)
 
     def _unroll(self, fields: Mapping[str, Nest], start: Tensor, state: State) -> tuple[Tensor, Tensor, State]:

@@ -434,7 +434,9 @@ class ReplayLearner(Learner):
                 backend.fuse(optimizer)
         with self._on_device():
             self._replay_update = ReplayUpdate(models, self.algorithm, self._optimizers, self.gradient_steps)
-        self._compiled = backend.Compiled(self._replay_update, self._replay_update.state, with_xla=with_xla)
+        self._compiled = backend.Compiled(
+            self._replay_update, self._replay_update.state, with_xla=with_xla, tf32=self.tf32
+        )
 
     def _saved_variables(self) -> dict[str, keras.Variable]:
         """Return the variables beside the models by their names in a file."""

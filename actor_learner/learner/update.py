@@ -42,6 +42,8 @@ class Update:
     """One update of a network that is built. Calling it mutates weights, optimizer and running statistics.
 
     If a metric, a number of this state or an output of the new network isn't finite, all of it stays as it was.
+
+    fitting: How many rows may enter the network at once without gradients, beyond `batch.CHUNK_NUMBERS`.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Update:
         reward_scaling: RewardScaling | None,
         sequence_length: int,
         burn_in: int,
+        fitting: int,
     ) -> None:
         self._network = network
         self._algorithm = algorithm
@@ -61,7 +64,7 @@ class Update:
         self._loss_scaling = LossScaling(optimizer)
         self._trainable = list(trainable)
         self._reward_scaling = reward_scaling
-        self.calls = NetworkCalls(network, spaces, sequence_length, lambda: self.state)
+        self.calls = NetworkCalls(network, spaces, sequence_length, lambda: self.state, fitting)
         self._sequence_length, self._burn_in = sequence_length, burn_in
         self.metric_names: tuple[str, ...] = ()
         self.batch_metric_names: tuple[str, ...] = ()

@@ -364,7 +364,7 @@ def building_in(precision: str | None) -> Iterator[None]:
     """Lets layers that are made meanwhile compute in a precision, over weights in float32; None changes nothing."""
     before = keras.config.dtype_policy()
     if precision is not None:
-        keras.config.set_dtype_policy("float32" if precision == "float32" else f"mixed_{precision}")
+        keras.config.set_dtype_policy("float32" if precision in ("float32", "tf32") else f"mixed_{precision}")
     try:
         yield
     finally:

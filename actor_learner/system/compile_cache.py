@@ -37,6 +37,8 @@ _JAX_KEEPS_ALL = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
+DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
+"""XLA's flag that also sets xla_gpu_exclude_nondeterministic_ops, and switches off its choice of kernels by timing."""
 _VARIABLES = ("XLA_FLAGS", "TF_XLA_FLAGS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
@@ -87,6 +89,30 @@ class CompileCache:
 
 
 _active: CompileCache | None = None
+
+
+def use_deterministic_ops(device: str) -> None:
+    """Let XLA compile deterministic operations alone for GPUs, and time none to choose one. device: of `DEVICES`.
+
+    XLA reads its flags once. Raises ValueError where TensorFlow or JAX has started without this one.
+    """
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    if device == "cpu" or DETERMINISTIC in flags:
+        return
+    if started := _started_backend():
+        raise ValueError(
+            f"`deterministic_ops` must be set before {started} starts: set XLA_FLAGS={DETERMINISTIC}, or pass a "
+            f"callable as `network`. Received: deterministic_ops=True after {started} has started"
+        )
+    os.environ["XLA_FLAGS"] = " ".join([*flags, DETERMINISTIC])
+
+
+def _started_backend() -> str | None:
+    """Return the name of the backend that has started in this process, None if none has."""
+    bridge, context = sys.modules.get("jax._src.xla_bridge"), sys.modules.get("tensorflow.python.eager.context")
+    if bridge is not None and bridge.backends_are_initialized():
+        return "JAX"
+    return "TensorFlow" if context is not None and context.context()._initialized else None
 
 
 def begin(threads: int | None = None) -> None:

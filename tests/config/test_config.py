@@ -460,6 +460,9 @@ def test_the_precision_of_a_network_that_is_given_is_its_own():
     with pytest.raises(ValueError, match=r"^`precision` is for a network that the run builds"):
         al.TrainConfig(init_from="somewhere", precision="float32")
     assert al.TrainConfig(network=network, precision="float32").precision == "float32"
+    assert al.TrainConfig(network=network, precision="tf32").tf32  # the device's, whatever the network
+    with pytest.raises(ValueError, match=r"^TF32 is .* on a CPU use .* Received: tf32 on cpu$"):
+        al.TrainConfig(precision="tf32", device="cpu")
     with pytest.raises(ValueError, match=r"^`precision` must be one of .* Received: precision='float64'$"):
         al.TrainConfig(precision="float64")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import keras
@@ -13,6 +14,7 @@ from keras import layers, ops
 
 import actor_learner as al
 from actor_learner.learner import batch as rows_module
+from actor_learner.learner.backend import map_chunks
 from actor_learner.learner.batch import in_chunks, side_by_side, tensors, without_invalid
 from actor_learner.networks import contract
 from actor_learner.networks.contract import network_distribution
@@ -204,8 +206,8 @@ def test_only_invalid_rows_are_zeroed_in_batches_small_and_large(threshold, monk
         np.testing.assert_array_equal(found, camera * valid[..., None, None, None])
 
 
-@pytest.mark.parametrize("total", [1, 7, 8, 20])
-def test_chunks_give_what_the_whole_gives(total, monkeypatch):
+@pytest.mark.parametrize(("total", "fitting"), [(1, 1), (7, 1), (8, 1), (20, 1), (20, 10)])
+def test_chunks_give_what_the_whole_gives(total, fitting, monkeypatch):
     monkeypatch.setattr(rows_module, "CHUNK_NUMBERS", 16)
     sizes = []
 
@@ -215,10 +217,29 @@ def test_chunks_give_what_the_whole_gives(total, monkeypatch):
 
     x = np.arange(2.0 * total, dtype=np.float32).reshape(total, 2)
     y = np.arange(total, dtype=np.float32)
-    first, second = tf.function(lambda rows: in_chunks(function, rows, 2, []))({"x": x, "y": y})
+    first, second = tf.function(lambda rows: in_chunks(function, rows, 2, [], fitting))({"x": x, "y": y})
     np.testing.assert_array_equal(first, x.sum(1))
     np.testing.assert_array_equal(second, 2 * y)
-    assert max(sizes) <= 8
+    assert max(sizes) <= max(8, fitting)
+    assert fitting == 1 or sizes == [10]
+
+
+@pytest.mark.usefixtures("without_xla")
+@pytest.mark.parametrize(("device", "rows"), [("/CPU:0", 8), ("/GPU:0", 16)])
+def test_a_gpu_evaluates_as_many_rows_at_once_as_a_minibatch_has(device, rows, monkeypatch):
+    monkeypatch.setattr(rows_module, "CHUNK_NUMBERS", 8 * 4)
+    monkeypatch.setattr("actor_learner.learner.backend.resolve_device", lambda *_: device)
+    monkeypatch.setattr("actor_learner.learner.backend.device", lambda *_: contextlib.nullcontext())
+    sizes = []
+
+    def watched(function, index, state):
+        sizes.append(index.shape)
+        return map_chunks(function, index, state)
+
+    monkeypatch.setattr("actor_learner.learner.backend.map_chunks", watched)
+    learner = al.Learner(linear_network(), al.PPO(minibatch_size=16), action_space=TWO_ACTIONS)
+    learner.trace(random_trajectory(steps=15, columns=4))
+    assert sizes == [(64 // rows, rows)]
 
 
 @pytest.mark.thorough
@@ -247,3 +268,17 @@ def test_mixed_precision_takes_its_own_log_probabilities_of_its_own_batches():
         assert learner.update(trajectory, on_policy=on_policy)["ratio_off_by"] <= 1e-5
     for on_policy in (False, np.arange(4) > 0):
         assert learner.update(trajectory, on_policy=on_policy)["ratio_off_by"] > 0.01
+
+
+def test_tf32_is_refused_on_a_cpu_and_takes_its_own_log_probabilities(monkeypatch):
+    def learner():
+        network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(16,))
+        algorithm = Watching(learning_rate=1e-9)
+        return al.Learner(network, algorithm, action_space=TWO_ACTIONS, device="cpu", tf32=True)
+
+    with pytest.raises(ValueError, match=r"^TF32 is .* use precision='float32' or .* Received: tf32 on /CPU:0$"):
+        learner()
+    monkeypatch.setattr("actor_learner.learner.base.check_tf32", lambda device: None)
+    update, trajectory = learner().update, random_trajectory()
+    assert update(trajectory, on_policy=True)["ratio_off_by"] <= 1e-5
+    assert update(trajectory, on_policy=False)["ratio_off_by"] > 0.01

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import actor_learner as al
 from actor_learner.system import compile_cache
 from actor_learner.system.compile_cache import CompileCache
 
@@ -151,6 +152,48 @@ def test_flags_and_threads_have_caches_of_their_own(monkeypatch):
         assert compile_cache._compiled_with() != before
         before = compile_cache._compiled_with()
     assert len({before, compile_cache._compiled_with(1), compile_cache._compiled_with(4)}) == 3
+
+
+def test_deterministic_operations_are_a_flag_before_the_backend_starts(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_other=1")
+    monkeypatch.setattr(compile_cache, "_started_backend", lambda: None)
+    compile_cache.use_deterministic_ops("cpu")
+    assert os.environ["XLA_FLAGS"] == "--xla_other=1"
+    for _ in range(2):
+        compile_cache.use_deterministic_ops("auto")
+        assert os.environ["XLA_FLAGS"] == "--xla_other=1 --xla_gpu_deterministic_ops=true"
+
+
+def test_deterministic_operations_are_refused_once_the_backend_has_started(monkeypatch, tmp_path):
+    import tensorflow as tf
+
+    tf.constant(0)
+    config = al.TrainConfig(deterministic_ops=True, run_dir=tmp_path / "run", quiet=True)
+    expected = r"^`deterministic_ops` must be set before (\w+) starts: .*: deterministic_ops=True after \1 has started$"
+    with pytest.raises(ValueError, match=expected):
+        al.train(config)
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")  # as it was when the backend started
+    compile_cache.use_deterministic_ops("auto")
+
+
+JAX_STARTS = """
+from actor_learner.system import compile_cache
+import jax
+compile_cache.use_deterministic_ops("auto")
+jax.devices()
+compile_cache.use_deterministic_ops("gpu")
+del compile_cache.os.environ["XLA_FLAGS"]
+compile_cache.use_deterministic_ops("gpu")
+"""
+
+
+@pytest.mark.thorough
+def test_jax_takes_the_flag_before_it_starts():
+    pytest.importorskip("jax", reason="needs jax")
+    done = subprocess.run([sys.executable, "-c", JAX_STARTS], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].startswith("ValueError: `deterministic_ops` must be set before JAX starts")
+    assert done.stderr.count('File "<string>", line 8') == 1
 
 
 PROGRAM_OF_XLA = """

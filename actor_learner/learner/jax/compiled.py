@@ -115,11 +115,13 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor:
 class Compiled:
     """A function of tensors as one program, compiled once for each shape of its arguments.
 
-    function: Assigns to variables of `state` only. with_xla: Without effect: XLA compiles all of JAX.
+    function: Assigns to variables of `state` only. with_xla: Without effect: XLA compiles all of JAX. tf32: Whether
+    GPUs compute products of float32 in TF32.
     """
 
-    def __init__(self, function: Callable[..., Any], state: Variables, *, with_xla: bool) -> None:
+    def __init__(self, function: Callable[..., Any], state: Variables, *, with_xla: bool, tf32: bool = False) -> None:
         self.with_xla = with_xla
+        self._tf32 = tf32
         self._state = list(state)
         self._function = _pure(function, self._state)
         self._lowered: dict[Any, Any] = {}
@@ -130,7 +132,8 @@ class Compiled:
         shapes = _shapes(arguments)
         if (lowered := self._lowered.get(shapes)) is None:
             on_cpu = (jax.config.jax_default_device or jax.devices()[0]).platform == "cpu"
-            with in_canonical_order() if on_cpu else contextlib.nullcontext():
+            precision = jax.default_matmul_precision("tensorfloat32") if self._tf32 else contextlib.nullcontext()
+            with precision, in_canonical_order() if on_cpu else contextlib.nullcontext():
                 function = jax.jit(self._function, out_shardings=_placement())
                 lowered = self._lowered[shapes] = function.lower(self._values(), *arguments)
         return lowered

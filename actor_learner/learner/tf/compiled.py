@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -34,11 +35,11 @@ class Compiled:
     """A function of tensors as one graph, traced once for each shape of its arguments.
 
     function: Assigns to variables of `state` only. with_xla: True: XLA compiles the graph, in the first call. The
-    compiled program is kept for later runs.
+    compiled program is kept for later runs. tf32: Whether GPUs compute products of float32 in TF32.
     """
 
-    def __init__(self, function: Callable[..., Any], state: Variables, *, with_xla: bool) -> None:
-        self.with_xla = with_xla
+    def __init__(self, function: Callable[..., Any], state: Variables, *, with_xla: bool, tf32: bool = False) -> None:
+        self.with_xla, self._tf32 = with_xla, tf32
         self._function = tf.function(function, jit_compile=with_xla, autograph=False)
         self._traced: dict[Any, Any] = {}
         self._is_compiled = not with_xla
@@ -54,9 +55,21 @@ class Compiled:
 
     def __call__(self, *arguments: Nest) -> Any:
         traced = self.trace(*arguments)
-        result = traced(*arguments) if self._is_compiled else compile_cache.call(traced, *arguments)
+        with _in_tf32() if self._tf32 else contextlib.nullcontext():
+            result = traced(*arguments) if self._is_compiled else compile_cache.call(traced, *arguments)
         self._is_compiled = True
         return result
+
+
+@contextlib.contextmanager
+def _in_tf32() -> Iterator[None]:
+    """Let GPUs compute products of float32 in TF32 meanwhile, as XLA compiles them or as TensorFlow starts them."""
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
 def _number_functions_anew() -> None:

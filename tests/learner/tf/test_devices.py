@@ -10,6 +10,7 @@ from keras import layers
 
 import actor_learner as al
 from actor_learner.learner.cost import multiplications
+from actor_learner.learner.tf.compiled import Compiled
 from actor_learner.learner.tf.devices import resolve_device, use_only, use_xla
 from actor_learner.learner.threads import use_threads, warn_of_threads
 from tests.support.trajectories import TWO_ACTIONS, VECTOR
@@ -78,6 +79,21 @@ def test_threads_that_come_too_late_are_a_warning(monkeypatch):
     use_threads(3)
     with pytest.warns(UserWarning, match="with 3 threads, .* Received: learner_threads=77"):
         use_threads(77)
+
+
+def test_tf32_is_on_in_the_programs_that_ask_for_it():
+    """TensorFlow's default is TF32; a learner on a GPU rules it out for all else."""
+
+    def is_on(x):
+        return tf.py_function(tf.config.experimental.tensor_float_32_execution_enabled, [], tf.bool)
+
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        found = [bool(Compiled(is_on, (), with_xla=False, tf32=tf32)(tf.constant(0.0))) for tf32 in (False, True)]
+        assert found == [False, True]
+        assert not tf.config.experimental.tensor_float_32_execution_enabled()
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(True)
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
