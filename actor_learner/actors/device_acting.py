@@ -54,10 +54,10 @@ class SharedStep:
             results = self._step(self._load(version, slot), rows.inputs)
             for actor in actors:
                 start, stop = self._places[actor]
-                for output, result in zip(rows.outputs, results, strict=True):
-                    output[start - first : stop - first] = result[start - first : stop - first]
+                rows.outputs[start - first : stop - first] = results[start - first : stop - first]
 
     def _rows_of(self, part: range) -> StepRows:
+        assert self._memory.step_rows is not None
         return self._memory.step_rows.part(self._places[part[0]][0], self._places[part[-1]][1])
 
     def _load(self, version: int, slot: int) -> Any:

@@ -102,7 +102,7 @@ def test_one_call_acts_for_half_of_the_environments_and_a_closed_pool_holds_no_w
     rows = []
 
     def run(self, weights, inputs, original=DeviceStep.__call__):
-        rows.append(len(inputs[0]))
+        rows.append(len(inputs))
         return original(self, weights, inputs)
 
     monkeypatch.setattr(DeviceStep, "__call__", run)
