@@ -1,6 +1,5 @@
 """A policy's step on the learner's device: from packed inputs to packed results, whatever the dtypes."""
 
-import keras
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
@@ -57,4 +56,4 @@ def test_a_packed_step_returns_what_the_policy_does(kind):
     leaves = unpacked(found)
     assert [leaf.dtype for leaf in leaves[: len(stepped.action)]] == [leaf.dtype for leaf in spaces.action.leaves]
     for leaf, tensor in zip(leaves, expected, strict=True):
-        np.testing.assert_allclose(leaf, keras.ops.convert_to_numpy(tensor), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(leaf, backend.to_numpy(tensor), rtol=1e-5, atol=1e-6)
