@@ -18,8 +18,12 @@ from actor_learner.config.pool_checks import first_envs
 from actor_learner.environments.errors import describe_error
 
 _JOIN_SECONDS = 10.0
-_PARTS = 2
-"""Parts of the actors that take turns: while the device acts for one of them, the other one's environments step."""
+
+
+def parts_of(num_actors: int) -> list[range]:
+    """Return the two halves of the actors: while the device acts for one, the other one's environments step."""
+    middle = -(-num_actors // 2)
+    return [part for part in (range(middle), range(middle, num_actors)) if part]
 
 
 class SharedStep:
@@ -34,9 +38,7 @@ class SharedStep:
         self._weights: dict[int, Any] = {}  # by their versions
         firsts = [*first_envs(env_counts), sum(env_counts)]
         self._places = list(pairwise(firsts))
-        count = len(env_counts)
-        middle = -(-count // _PARTS)
-        self.parts = [part for part in (range(middle), range(middle, count)) if part]
+        self.parts = parts_of(len(env_counts))
 
     def compile(self) -> None:
         """Compile the step for each part, so that no actor has to wait for it."""
@@ -54,10 +56,10 @@ class SharedStep:
             results = self._step(self._load(version, slot), rows.inputs)
             for actor in actors:
                 start, stop = self._places[actor]
-                for output, result in zip(rows.outputs, results, strict=True):
-                    output[start - first : stop - first] = result[start - first : stop - first]
+                rows.outputs[start - first : stop - first] = results[start - first : stop - first]
 
     def _rows_of(self, part: range) -> StepRows:
+        assert self._memory.step_rows is not None
         return self._memory.step_rows.part(self._places[part[0]][0], self._places[part[-1]][1])
 
     def _load(self, version: int, slot: int) -> Any:

@@ -55,8 +55,8 @@ class ActingStep(Protocol):
     def load(self, vector: Array) -> Any:
         """Copy a version of the weights, one float32 vector, to the device."""
 
-    def __call__(self, weights: Any, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Return the leaves of sampled actions `[N, ...]` and their log-probabilities `[N]`."""
+    def __call__(self, weights: Any, inputs: Array) -> Array:
+        """Return the results of a step for packed rows, `[N]` each: those of `StepRows`."""
 
 
 class HostStatus(NamedTuple):

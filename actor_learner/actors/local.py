@@ -51,7 +51,7 @@ class LocalActors(ActorGroup):
         self._schedule = schedule
         self._memory.allocate(plan)
         memory, step_graph = self._memory, None
-        if plan.step is not None:
+        if plan.step is not None and memory.step_rows is not None:
             self._step = SharedStep(plan.step, memory, plan.env_counts)
             step_graph = RemoteStep(memory.step_rows, self._act)
         policy = self._startup.make_policy(plan.exported, step_graph)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import importlib
 import logging
 import math
@@ -20,6 +21,7 @@ from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.cluster.group import ClusterActors
 from actor_learner.actors.group import ActingStep, ActorError, ActorGroup, HostStatus, Plan, Restart, Schedule
 from actor_learner.actors.local import LocalActors
+from actor_learner.actors.place_of_acting import place_acting
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.scheduling import FreeRunning, LockStep
 from actor_learner.actors.transport.batches import Block
@@ -76,6 +78,7 @@ class ActorPool:
             occurred, as 1-D float32 arrays.
         timings: Fractions of the actors' time in the last batch: "env", "acting", "other", "waiting".
         exported: The policy that the actors got, with the first weights.
+        acting: The `place` where the policy runs, "actors" or "device", and for "auto" the measured seconds.
         layout: The fields of a batch.
         unrolls: Seconds that each actor spent on the last batch: `env`, `acting`, `other`, `waiting` before it, and
             the time when it `ended`, by `time.perf_counter`.
@@ -145,7 +148,8 @@ class ActorPool:
             max_restarts: Largest number of actors that are replaced because they died, hung or failed; the next failure
                 ends the pool. Three failures in a row without a finished unroll end it in any case.
             acting: "actors": each actor runs the policy on its core. "device": `device` runs it, in one call for half
-                of the environments. The latter suits networks that are too large for a core.
+                of the environments. The latter suits networks that are too large for a core. "auto" measures both at
+                the start and keeps the faster.
             device: "auto" (a GPU if the backend sees one), "cpu" or "gpu".
             ray_address: Ray cluster whose machines run the actors, with this one: "auto" or "host:port". None: only
                 this machine.
@@ -201,9 +205,12 @@ class ActorPool:
         self.observation_space, self.action_space = spaces.observation_space, spaces.action_space
         counts, lag = self._env_counts, settings.max_policy_lag
         self.network = _build_network(network, spaces, settings, backend)
+        make_step = functools.partial(_device_step, self.network, spaces, settings.device)
         with backend.device(backend.resolve_device(settings.device)):
             self.exported = _export(self.network, spaces, max(counts))
-            step = _device_step(self.network, spaces, settings.device) if settings.acting == "device" else None
+            self.acting, step = place_acting(settings, self.exported, counts, make_step)
+        if self.acting.reason:
+            _logger.info("acting=auto: %s (%s)", self.acting.place, self.acting.reason)
         plan = Plan.of(settings, spaces, self.exported, counts, step)
         self.layout = plan.layout
         kind = FreeRunning if lag > 1 else LockStep

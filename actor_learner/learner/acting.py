@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import keras
 import numpy as np
+from keras import ops
 
 from actor_learner.learner import backend
 from actor_learner.learner.cost import multiplications
-from actor_learner.learner.weights import split_weights
 from actor_learner.networks.step import PolicyStep
+from actor_learner.spaces.packed import packed, places, step_results
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.types import Array, Tensor
 
@@ -18,7 +20,8 @@ from actor_learner.system.types import Array, Tensor
 class DeviceStep:
     """A network's step on the learner's device, for any number of rows, each of which is compiled once.
 
-    It computes what an exported policy's step graph does, in the network's own precision.
+    It computes what an exported policy's step graph does, in the network's own precision. A call copies one array to
+    the device and one back: copies take longer than the arithmetic of small networks.
 
     device: "auto", "cpu" or "gpu". Raises ValueError as a `Learner` does for a device that isn't there.
     """
@@ -26,24 +29,27 @@ class DeviceStep:
     def __init__(self, network: keras.Model, spaces: Spaces, device: str = "auto") -> None:
         self.device = backend.resolve_device(device)
         self._network, self._policy = network, PolicyStep(network, spaces)
-        self._shapes = [tuple(weight.shape) for weight in network.weights]
+        self._inputs = packed((spec.shape[1:], spec.dtype) for spec in self._policy.inputs(1))
+        self._results = step_results(spaces, self._policy.state_shapes)
         self._multiplications = multiplications(network)
         self._compiled: dict[int, backend.Compiled] = {}
 
-    def load(self, vector: Array) -> list[Tensor]:
+    def load(self, vector: Array) -> Tensor:
         """Copy a version of the weights, one float32 vector, to the device."""
         own = np.array(vector)  # on a CPU, a device's array may be the host's memory
         with backend.device(self.device):
-            return list(map(backend.to_device, split_weights(own, self._shapes)))
+            return backend.to_device(own)
 
-    def __call__(self, weights: Sequence[Tensor], inputs: Sequence[Array]) -> list[Array]:
-        """Return the leaves of sampled actions `[N, ...]`, their log-probabilities `[N]` and the leaves of the state.
+    def __call__(self, weights: Tensor, inputs: Array) -> Array:
+        """Return packed rows `[N]` of sampled actions, their log-probabilities and the state, as `step_results`.
 
-        weights: What `load` returned. inputs: Those of `PolicyStep.step`.
+        weights: The result of `load`. inputs: Packed rows `[N]` of the inputs of `PolicyStep.step`.
         """
+        rows = len(inputs)
         with backend.device(self.device):
-            arguments = list(weights), [backend.to_device(array) for array in inputs]
-            return [backend.to_numpy(output) for output in self._program(len(inputs[0]))(*arguments)]
+            data = backend.to_device(inputs.view(np.uint8).reshape(rows, -1))
+            found = backend.to_numpy(self._program(rows)(weights, data))
+        return found.view(self._results)[:, 0]
 
     def _program(self, rows: int) -> backend.Compiled:
         if (compiled := self._compiled.get(rows)) is None:
@@ -51,6 +57,30 @@ class DeviceStep:
             compiled = self._compiled[rows] = backend.Compiled(self._step, (), with_xla=with_xla)
         return compiled
 
-    def _step(self, weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-        stepped = self._policy.step(inputs, weights)
-        return [*stepped.action, stepped.log_prob, *stepped.state]
+    def _step(self, weights: Tensor, data: Tensor) -> Tensor:
+        """Return the bytes of the results, `[N, bytes]` uint8. weights: A vector. data: The bytes of the inputs."""
+        rows = data.shape[0]
+        inputs = [
+            ops.reshape(backend.from_bytes(data[:, place.start : place.stop], place.dtype), (rows, *place.shape))
+            for place in places(self._inputs)
+        ]
+        stepped = self._policy.step(inputs, self._split(weights))
+        return self._pack([*stepped.action, stepped.log_prob, *stepped.state], rows)
+
+    def _split(self, vector: Tensor) -> list[Tensor]:
+        """Cut the weights out of their vector. As arguments of their own, each would cost time in each call."""
+        found, start = [], 0
+        for shape in (tuple(weight.shape) for weight in self._network.weights):
+            stop = start + math.prod(shape)
+            found.append(ops.reshape(vector[start:stop], shape))
+            start = stop
+        return found
+
+    def _pack(self, results: Sequence[Tensor], rows: int) -> Tensor:
+        own = places(self._results)
+        stops = [*(place.start for place in own[1:]), self._results.itemsize]
+        found = []
+        for result, place, stop in zip(results, own, stops, strict=True):
+            data = ops.view(ops.reshape(ops.cast(result, place.dtype.name), (rows, -1)), "uint8")
+            found.append(ops.pad(data, ((0, 0), (0, stop - place.stop))) if stop > place.stop else data)
+        return ops.concatenate(found, axis=1)

@@ -21,6 +21,7 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
         device as device,
         device_count as device_count,
         flatten as flatten,
+        from_bytes as from_bytes,
         gather as gather,
         global_norm as global_norm,
         gradients as gradients,

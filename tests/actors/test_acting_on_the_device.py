@@ -12,10 +12,15 @@ import keras
 import numpy as np
 import pytest
 
+import actor_learner as al
 from actor_learner.actors.device_acting import ActingError, SharedStep
+from actor_learner.actors.place_of_acting import place_acting
 from actor_learner.actors.pool import ActorPool
+from actor_learner.actors.transport.step_rows import StepRows
+from actor_learner.config.settings import PoolSettings
 from actor_learner.learner.acting import DeviceStep
 from actor_learner.networks import default
+from actor_learner.runs.directory import RunDirectory, read_config, record_choices
 from tests.support.counting_env import CountingEnv
 from tests.support.processes import patience
 
@@ -102,7 +107,7 @@ def test_one_call_acts_for_half_of_the_environments_and_a_closed_pool_holds_no_w
     rows = []
 
     def run(self, weights, inputs, original=DeviceStep.__call__):
-        rows.append(len(inputs[0]))
+        rows.append(len(inputs))
         return original(self, weights, inputs)
 
     monkeypatch.setattr(DeviceStep, "__call__", run)
@@ -157,3 +162,65 @@ def test_closing_does_not_wait_for_the_device(monkeypatch):
         pool.close()
     finally:
         answers.set()
+
+
+class StepThatTakes:
+    """A step on a device that takes this time."""
+
+    def __init__(self, exported, rows, seconds):
+        self.results, self.seconds = np.zeros(*StepRows.fields(exported, rows)["outputs"]), seconds
+
+    def load(self, vector):
+        return vector
+
+    def __call__(self, weights, inputs):
+        assert len(inputs) == len(self.results)
+        if self.seconds:
+            time.sleep(self.seconds)
+        return self.results
+
+
+@pytest.fixture(scope="module")
+def exported():
+    with make_pool(CountingEnv, network_for(CountingEnv), num_actors=0) as pool:
+        return pool.exported
+
+
+@pytest.mark.parametrize(("envs", "seconds", "place"), [(20_000, 0.0, "device"), (2, 0.05, "actors")])
+def test_auto_takes_the_place_where_all_environments_take_less_time(exported, envs, seconds, place):
+    step = StepThatTakes(exported, 2 * envs, seconds)
+    acting, chosen = place_acting(PoolSettings(acting="auto", num_actors=4), exported, [envs] * 4, lambda: step)
+    assert acting.place == place
+    assert chosen is (step if place == "device" else None)
+    assert acting.seconds_on_device >= 2 * seconds
+    assert (acting.seconds_on_device < acting.seconds_in_actors) == (place == "device")
+
+
+def test_auto_leaves_acting_to_the_actors_where_the_device_cannot(exported):
+    def fails():
+        raise MemoryError("the GPU is full")
+
+    acting, step = place_acting(PoolSettings(acting="auto", num_actors=1), exported, [2], fails)
+    assert acting == ("actors", "the device can't act: MemoryError: the GPU is full", None, None)
+    assert step is None
+
+
+class Seen(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.acting = self.params["actors"].acting
+
+
+def test_a_run_records_the_place_that_auto_chose_and_keeps_it_when_resumed(tmp_path):
+    sizes = {"num_actors": 0, "num_envs": 2, "unroll_length": 8, "hidden_sizes": (4,), "algorithm": al.A2C()}
+    options = {"acting": "auto", "run_dir": tmp_path / "run", "tensorboard": False, "quiet": True}
+    config = al.TrainConfig(env="CartPole-v1", total_steps=16, **sizes, **options)
+    al.train(config)
+    chosen = read_config(config.run_dir).chosen["acting"]
+    assert (chosen["place"] == "device") == (chosen["seconds_on_device"] < chosen["seconds_in_actors"])
+    assert f"acting=auto: {chosen['place']} (" in (tmp_path / "run/logs/run.log").read_text()
+    other = {**chosen, "place": "actors" if chosen["place"] == "device" else "device"}
+    record_choices(RunDirectory(config.run_dir), acting=other)
+    seen = Seen()
+    al.train(config.replace(total_steps=32, callbacks=[seen]), resume=True)
+    assert seen.acting == (other["place"], "", None, None)
+    assert read_config(config.run_dir).chosen["acting"] == other

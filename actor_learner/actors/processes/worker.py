@@ -70,8 +70,10 @@ def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Envir
         return
     arena.attach(plan.size)
     parts = plan.parts(arena)
-    rows = StepRows.of(parts.steps).part(startup.first_env, startup.first_env + startup.num_envs)
-    step_graph = RemoteStep(rows, inbox.await_action) if rows.outputs else None
+    step_graph = None
+    if parts.steps:
+        rows = StepRows(**parts.steps).part(startup.first_env, startup.first_env + startup.num_envs)
+        step_graph = RemoteStep(rows, inbox.await_action)
     policy = startup.make_policy(pickle.loads(parts.policy), step_graph)
     actor = Actor(startup, environments, observation, policy, parts)
     gc.collect()

@@ -23,7 +23,7 @@ class ArenaMemory:
 
     plan: ArenaPlan
     blocks: list[Block]
-    step_rows: StepRows  # empty where actors act by themselves
+    step_rows: StepRows | None = None  # where the learner's device acts
     weights: WeightSlots
     heartbeats: Array  # `[num_actors]` int64, the counters of the actors' steps
 
@@ -54,9 +54,9 @@ class ArenaMemory:
         self.heartbeats = parts.heartbeats[:, 0]
         self.weights = WeightSlots(parts.slots, plan.exported.weights)
         self.blocks = parts.blocks
-        self.step_rows = StepRows.of(parts.steps)
-        for array in self.step_rows.inputs:
-            array.fill(0)  # a step is computed for rows that no actor has written yet, too
+        if parts.steps:
+            self.step_rows = StepRows(**parts.steps)
+            self.step_rows.inputs.view(np.uint8).fill(0)  # a step is computed for rows that no actor has written, too
         self._env_counts = plan.env_counts
 
     @property
@@ -120,7 +120,7 @@ class ArenaMemory:
         """Release the memory; idempotent. `version` stays readable."""
         self._stop_words = self._stop_words.copy()
         self.blocks = []
-        self.step_rows = StepRows((), ())
+        self.step_rows = None
         if hasattr(self, "weights"):
             self.weights.close()
             self.heartbeats = self.heartbeats.copy()

@@ -220,6 +220,13 @@ def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
     return np.asarray(tensor)
 
 
+def from_bytes(data: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """Return the numbers `[N, ...]` of a dtype whose bytes are `data`, `[N, size]` uint8; 32 bits of integers of 64."""
+    if dtype.itemsize < 8:
+        return data.view(dtype)
+    return data.view(np.uint32)[:, ::2].view(f"{dtype.kind}4")
+
+
 def gradients(
     loss: Callable[[], tuple[Tensor, Any]], variables: Variables, state: Variables
 ) -> tuple[list[Tensor | None], Any]:

@@ -127,6 +127,11 @@ def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
     return array
 
 
+def from_bytes(data: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """Return the numbers `[N, ...]` of a dtype whose bytes are `data`, `[N, size]` uint8."""
+    return keras.ops.view(data, dtype.name)
+
+
 def values_of(variables: Variables) -> list[Tensor]:
     """Return the values of variables at this place in a graph."""
     return [tf.convert_to_tensor(variable.value) for variable in variables]
