@@ -5,7 +5,7 @@ python -m benchmarks.gpu.child learner '{"network": "mlp", "precision": "float32
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import gc
 import itertools
 import json
@@ -23,7 +23,6 @@ from actor_learner.system.keras_import import import_keras, keras_backend
 from benchmarks.batches import random_observations
 from benchmarks.gpu.works import (
     ACTING_ROWS,
-    ENVS,
     EPOCHS,
     NETWORKS,
     PIPELINES,
@@ -131,7 +130,7 @@ def agreement(network: str, precision: str, device: str) -> Figures:
     from actor_learner.learner import backend
 
     learner = make_learner(network, precision, device, ACTING_ROWS)
-    learner.update(make_batch(network, ACTING_ROWS, seed=0))
+    learner.trace(make_batch(network, ACTING_ROWS, seed=0))  # compiles no update
     policy = make_policy(network, learner.network)
     policy.set_weights(learner.get_weights())
     seen = random_observations(NETWORKS[network].observation, (COMPARED,), np.random.default_rng(1))
@@ -211,70 +210,83 @@ def repeat_updates(
     raise AssertionError
 
 
-def pipeline_rows(work: str, num_actors: int, devices: Sequence[str], rounds: int, seconds: float) -> Rows:
-    """Yield a row after each round: the whole pipeline with the learner on each of the devices, in turns."""
+def pipeline_rows(
+    work: str, num_actors: int, device: str, acting: Sequence[str], rounds: int, seconds: float, tiny: bool
+) -> Rows:
+    """Yield a row for each place to act in: the whole pipeline with the learner on a device.
+
+    tiny: whether batches are as short as can be. Compiled programs are kept for the next processes: the number of
+    actors doesn't change the update.
+    """
     from actor_learner.benchmark.clocks import nvml_reader
-    from actor_learner.benchmark.whole import System
     from actor_learner.cli.train import prepare_process
     from actor_learner.environments.factory import resolve_env
+    from actor_learner.system import compile_cache
 
-    config = PIPELINES[work].config(num_actors=num_actors)
+    found = PIPELINES[work].tiny() if tiny else PIPELINES[work]
+    config = found.config(num_actors=num_actors, device=device)
     try:
         resolve_env(config.env, config.env_kwargs, config.vectorization)
     except (ValueError, ImportError) as error:
-        yield {"skipped": str(error).partition("\n")[0]}
+        for place in acting:
+            yield {"part": "pipeline", "acting": place, "skipped": str(error).partition("\n")[0]}
         return
     prepare_process(num_actors, config.max_policy_lag)
+    compile_cache.begin()
     import_keras()
+    read_gpu = nvml_reader() if device == "gpu" else None
+    for place in acting:
+        measured = functools.partial(pipeline, config.replace(acting=place), rounds, seconds, read_gpu)
+        yield {"part": "pipeline", "acting": place, **measure_or_explain(measured)}
+
+
+def pipeline(config: al.TrainConfig, rounds: int, seconds: float, read_gpu: Callable[[], float] | None) -> Figures:
+    """Return the medians of the figures of several stretches of the whole pipeline, and each stretch's speed."""
     import keras
 
-    read_gpu = nvml_reader()
-    with contextlib.ExitStack() as stack:
-        systems = {}
-        for device in devices:
-            keras.utils.clear_session()  # for the name of the cached export
-            systems[device] = stack.enter_context(System(config.replace(device=device)))
-        found: dict[str, list[Figures]] = {device: [] for device in devices}
-        for turn in range(rounds):
-            for device in devices if turn % 2 == 0 else reversed(devices):
-                found[device].append(run(systems[device], seconds, read_gpu if device == "gpu" else None))
-            yield {"rounds": turn + 1, **{device: medians_of(runs) for device, runs in found.items()}}
+    from actor_learner.benchmark.whole import System
 
-
-def run(system: Any, seconds: float, read_gpu: Callable[[], float] | None) -> Figures:
-    """Return the figures of one stretch of the whole pipeline, while the other pipelines are idle."""
-    from actor_learner.benchmark.clocks import Busyness
-    from actor_learner.benchmark.whole import LEARNER
-
-    with Busyness(read_gpu) as busyness:
-        done = system.run(seconds)
-    system.wait_until_idle()
-    learning = [span for span in done.spans if span.process == LEARNER and span.name == "learning"]
-    return {
-        "steps_per_second": done.steps_per_second,
-        "learning": sum(span.end - span.start for span in learning) / done.seconds,
-        "gpu_busy": busyness.mean,
-    }
-
-
-def medians_of(runs: Sequence[Figures]) -> Figures:
-    """Return the medians of the rounds, and each round's speed."""
+    keras.utils.clear_session()  # for the name of the cached export
+    with System(config) as system:
+        runs = [run(system, seconds, read_gpu) for _ in range(rounds)]
     median = {
         name: None if runs[0][name] is None else statistics.median(each[name] for each in runs) for name in runs[0]
     }
     return {**median, "rounds_steps_per_second": [each["steps_per_second"] for each in runs]}
 
 
+def run(system: Any, seconds: float, read_gpu: Callable[[], float] | None) -> Figures:
+    """Return the figures of one stretch of the whole pipeline: shares of the learner's, and of the actors' time."""
+    from actor_learner.benchmark.clocks import Busyness
+    from actor_learner.benchmark.whole import LEARNER
+
+    with Busyness(read_gpu) as busyness:
+        done = system.run(seconds)
+
+    def share(name: str, processes: int, *, of_learner: bool) -> float:
+        spans = [each for each in done.spans if each.name == name and (each.process == LEARNER) == of_learner]
+        return sum(span.end - span.start for span in spans) / done.seconds / processes
+
+    return {
+        "steps_per_second": done.steps_per_second,
+        "learning": share("learning", 1, of_learner=True),
+        "acting": share("acting", max(1, system.config.num_actors), of_learner=False),
+        "gpu_busy": busyness.mean,
+    }
+
+
 def export_rows(num_actors: Sequence[int], works: Sequence[str]) -> Rows:
     """Yield the name of each export that the measurements need, once it is in the cache."""
     import_keras()
-    for name, (precision, found) in itertools.product(NETWORKS, PRECISIONS.items()):
-        if not found.tf32:  # its layers are float32's
-            make_policy(name, round_weights(make_network(name, precision)))
-            yield {"exported": f"{name}, {precision}"}
-    for work, actors in itertools.product(works, num_actors):
-        export_pipeline(PIPELINES[work], ENVS // actors)
-        yield {"exported": f"{work}, {ENVS // actors} environments"}
+    for name, network in NETWORKS.items():
+        for precision in network.precisions:
+            if not PRECISIONS[precision].tf32:  # its layers are float32's
+                make_policy(name, round_weights(make_network(name, precision)))
+                yield {"exported": f"{name}, {precision}"}
+    for work in works:
+        for size in sorted({PIPELINES[work].export_size(actors) for actors in num_actors}):
+            export_pipeline(PIPELINES[work], size)
+            yield {"exported": f"{work}, {size} environments"}
 
 
 def round_weights(network: Any) -> Any:

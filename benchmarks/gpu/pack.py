@@ -1,10 +1,11 @@
 """An archive that brings the measurement of an accelerator to a machine with Python and JAX, but without network.
 
-    scripts/measure gpu-pack --output gpu-pack.tar.xz                           # wheels, source and exports: some 40 MB
+    scripts/measure gpu-pack --output gpu-pack.tar.xz --present protobuf tqdm       # packages, source and exports
     python3 -m tarfile -e gpu-pack.tar.xz && bash gpu-pack/run.sh --output gpu.json     # there; arguments of `gpu`
 
 The machine has Linux on x86-64, Python of that version with NumPy, JAX with its GPU, h5py, rich, ml-dtypes, absl-py,
-packaging and cloudpickle. It needs no TensorFlow: the graphs that actors act with are made here.
+packaging and cloudpickle. It needs no TensorFlow: the graphs that actors act with are made here. It needs no pip
+either: the packages are in the archive as they are installed.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from benchmarks.gpu.gpu import child_rows
 from benchmarks.gpu.works import ACTORS, PIPELINES
@@ -27,11 +31,14 @@ WHEELS = """
 keras optree namex typing-extensions gymnasium farama-notifications
 ai-edge-litert backports-strenum protobuf flatbuffers tqdm ale-py mujoco mujoco-core glfw imageio
 """.split()
-"""The packages that the machine lacks, with what they import of their own dependencies."""
+"""The packages that the machine may lack, with what they import of their own dependencies."""
+
+UNUSED = ("ai_edge_litert/libLiteRtWebGpuAccelerator.so", "ai_edge_litert/vendors", "ai_edge_litert/tools", "bin")
+"""What actors don't import: a quarter of the archive."""
 
 PLATFORMS = ["any", "manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_27_x86_64", "manylinux_2_28_x86_64"]
 MAX_BYTES = 64_000_000
-DOWNLOAD_SECONDS, EXPORT_SECONDS = 300.0, 900.0
+PIP_SECONDS, EXPORT_SECONDS = 600.0, 300.0  # of all packages; of an export
 
 RUN = Path(__file__).with_name("run_pack.sh")
 
@@ -39,11 +46,13 @@ RUN = Path(__file__).with_name("run_pack.sh")
 def main(words: Sequence[str] | None = None) -> None:
     parser = make_parser("gpu-pack", __doc__ or "", "archive to write", works=list(PIPELINES), actors=ACTORS)
     parser.add_argument("--python", default="3.12", metavar="X.Y", help="its Python (default: 3.12)")
+    help_of_present = "packages that its Python has, which are left out; lines of `pip freeze` will do"
+    parser.add_argument("--present", nargs="+", default=[], metavar="NAME", help=help_of_present)
     arguments = parser.parse_args(words)
     output = arguments.output or Path("gpu-pack.tar.xz")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        download(folder / "wheels", arguments.python)
+        install(folder / "source", arguments.python, missing(arguments.present))
         copy_source(folder / "source")
         export(folder / "cache", arguments.works, arguments.actors)
         shutil.copyfile(RUN, folder / "run.sh")
@@ -54,18 +63,24 @@ def main(words: Sequence[str] | None = None) -> None:
     print(f"{output}: {size / 1e6:.1f} MB")
 
 
-def download(folder: Path, python: str) -> None:
-    """Download wheels of the versions that are installed here. Raises RunFailedError."""
-    wanted = [f"{name}=={importlib.metadata.version(name)}" for name in WHEELS]
+def missing(present: Iterable[str]) -> list[str]:
+    """Return the packages of `WHEELS` without those that are named, in any spelling and with or without a version."""
+    names = {canonicalize_name(Requirement(text).name) for text in present}
+    return [name for name in WHEELS if canonicalize_name(name) not in names]
+
+
+def install(folder: Path, python: str, names: Iterable[str]) -> None:
+    """Install packages for the machine, of the versions that are installed here. Raises RunFailedError."""
+    wanted = [f"{name}=={importlib.metadata.version(name)}" for name in names]
     tags = ["--implementation", "cp", "--abi", f"cp{python.replace('.', '')}", "--abi", "abi3", "--abi", "none"]
     tags += [word for platform in PLATFORMS for word in ("--platform", platform)]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", folder]
-    command += ["--python-version", python, *tags, *wanted]
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False
-    )
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", folder]
+    command += ["--only-binary=:all:", "--python-version", python, *tags, *wanted]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=PIP_SECONDS, check=False)
     if done.returncode:
-        raise RunFailedError(f"pip download failed: {done.stderr.strip().splitlines()[-1]}")
+        raise RunFailedError(f"pip install failed: {done.stderr.strip().splitlines()[-1]}")
+    for path in map(folder.joinpath, UNUSED):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def copy_source(folder: Path) -> None:
@@ -83,5 +98,5 @@ def export(cache: Path, works: Sequence[str], actors: Sequence[int]) -> None:
     """Fill a cache with the graphs of all networks, which TensorFlow makes. Raises RunFailedError."""
     environment = {"KERAS_BACKEND": "tensorflow", "ACTOR_LEARNER_CACHE": str(cache.absolute())}
     request = {"works": list(works), "num_actors": list(actors)}
-    for row in child_rows("exports", request, EXPORT_SECONDS, environment):
+    for row in child_rows("exports", request, environment, EXPORT_SECONDS):
         tell(f"exported: {row['exported']}")

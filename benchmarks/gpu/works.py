@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
@@ -18,23 +18,6 @@ EPOCHS = 4
 _FRAMES: Space[Any] = Box(0, 255, (84, 84, 4), np.uint8)
 
 
-@dataclass(frozen=True)
-class NetworkWork:
-    """The spaces of a network, and the options of `al.default_network`."""
-
-    title: str
-    observation: Space[Any]
-    action: Space[Any]
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-NETWORKS = {
-    "mlp": NetworkWork("MLP (64, 64)", Box(-np.inf, np.inf, (17,), np.float32), Box(-1, 1, (6,), np.float32)),
-    "nature": NetworkWork("Nature, 84x84x4", _FRAMES, Discrete(6), {"image_network": "nature"}),
-    "impala": NetworkWork("IMPALA, 84x84x4", _FRAMES, Discrete(6), {"image_network": "impala"}),
-}
-
-
 class Precision(NamedTuple):
     """The precision that layers compute in, and whether products of float32 may use TensorFloat-32."""
 
@@ -45,8 +28,26 @@ class Precision(NamedTuple):
 
 PRECISIONS = {
     "float32": Precision("float32", "float32", False),
-    "tf32": Precision("TF32", "float32", True),
     "bfloat16": Precision("bfloat16", "bfloat16", False),
+    "tf32": Precision("TF32", "float32", True),
+}
+
+
+@dataclass(frozen=True)
+class NetworkWork:
+    """The spaces of a network, the options of `al.default_network`, and the precisions that are worth their time."""
+
+    title: str
+    observation: Space[Any]
+    action: Space[Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    precisions: tuple[str, ...] = tuple(PRECISIONS)
+
+
+NETWORKS = {
+    "nature": NetworkWork("Nature, 84x84x4", _FRAMES, Discrete(6), {"image_network": "nature"}),
+    "mlp": NetworkWork("MLP (64, 64)", Box(-np.inf, np.inf, (17,), np.float32), Box(-1, 1, (6,), np.float32)),
+    "impala": NetworkWork("IMPALA, 84x84x4", _FRAMES, Discrete(6), {"image_network": "impala"}, ("bfloat16",)),
 }
 
 
@@ -64,6 +65,14 @@ class PipelineWork:
         own = {"num_envs": ENVS, "unroll_length": self.unroll_length, "max_policy_lag": 1, "quiet": True}
         return al.TrainConfig(env=self.env, algorithm=algorithm, **{**own, **fields})
 
+    def tiny(self) -> Self:
+        """Return the same work with the shortest batch that has two minibatches."""
+        return replace(self, unroll_length=2, minibatch_size=ENVS)
+
+    def export_size(self, num_actors: int) -> int:
+        """Return the number of environments that a pool of so many actors exports the policy for."""
+        return max(self.config(num_actors=num_actors).env_counts)
+
 
 ENVS = 64
 PIPELINES = {
@@ -71,7 +80,7 @@ PIPELINES = {
     "halfcheetah": PipelineWork("HalfCheetah-v5", 64, 512),
     "pong": PipelineWork("ALE/Pong-v5", 32, 512),
 }
-ACTORS = [2, 4, 8, 16]
+ACTORS = [15, 8, 16]  # the first leaves one of 16 cores to the learner
 
 
 def make_network(name: str, precision: str) -> Any:
