@@ -106,11 +106,19 @@ def _metrics() -> str:
     pages = {file.stem: file.read_text(encoding="utf-8") for file in sorted((ROOT / "docs/algorithms").glob("*.md"))}
 
     def links(metric: str) -> str:
-        named = [page for page, text in pages.items() if f"`{metric}`" in text]
-        return ", ".join(f"[{page.upper()}](algorithms/{page}.md)" for page in named)
+        """Return links to the sections of which a row or a point begins with the metric."""
+        entry = re.compile(rf"^[|-] (?:`\w+`, )*`{re.escape(metric)}`", re.MULTILINE)
+        found = {page: text[: match.start()] for page, text in pages.items() if (match := entry.search(text))}
+        return ", ".join(f"[{page.upper()}](algorithms/{page}.md#{_last_anchor(text)})" for page, text in found.items())
 
     rows = [(f"`{name}`", meaning, links(name)) for name, meaning in METRICS.items()]
     return _table(("metric", "meaning", "more about it"), rows)
+
+
+def _last_anchor(text: str) -> str:
+    """Return the anchor of a page's last heading, as the site makes it."""
+    heading = re.findall(r"^## (.+)$", text, re.MULTILINE)[-1]
+    return re.sub(r"\W+", "-", heading.lower())
 
 
 def _settings() -> str:

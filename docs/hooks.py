@@ -73,8 +73,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     if (ROOT / "docs" / uri).is_file():  # seen from the site, everything outside of docs/ is in it
         markdown = OUTSIDE.sub(r"](\1\2", fill(markdown))
         markdown = re.sub(r"(\]\((?:\.\./)*examples/\w+)\.py\)", r"\1.md)", markdown)
-    elif "/" not in uri:  # a page of the repository's root
-        markdown = markdown.replace("](docs/", "](")
+    else:  # a page of the repository, whose links lead into docs/
+        markdown = re.sub(r"\]\(((?:\.\./)*)docs/", r"](\1", markdown)
     return re.sub(r"```math\n(.*?)```", lambda match: _mathml(match[1], "block"), markdown, flags=re.DOTALL)
 
 

@@ -37,7 +37,7 @@ class AttentionMemory(Memory):
         size: Columns of the output.
         seed: Seed of the first weights; None: Keras's.
 
-        Raises ValueError for impossible sizes.
+    Raises ValueError for impossible sizes.
     """
 
     def __init__(
