@@ -72,11 +72,11 @@ class ShuffledEpochs:
     def order(self, valid: Array, rng: np.random.Generator) -> tuple[Array, int]:
         """Cut a random order of the valid rows into minibatches, for each epoch; the last one may not be full."""
         pieces = valid.reshape(-1, self.sequence_length, valid.shape[1]).any(axis=1)
-        rows = np.flatnonzero(pieces.reshape(-1)).astype(np.int32)
+        rows = np.flatnonzero(pieces.reshape(-1))  # of 64 bits, which NumPy permutes fastest
         order = np.full(self.shape(valid.size), -1, np.int32)
         per_epoch = math.ceil(rows.size / order.shape[1])
-        for epoch in range(self.epochs):
-            order[epoch * per_epoch : (epoch + 1) * per_epoch].reshape(-1)[: rows.size] = rng.permutation(rows)
+        epochs = order[: self.epochs * per_epoch].reshape(self.epochs, per_epoch * order.shape[1])
+        epochs[:, : rows.size] = rng.permuted(np.tile(rows, (self.epochs, 1)), axis=1)
         return order, self.epochs * per_epoch
 
     def share(self, devices: int) -> ShuffledEpochs:

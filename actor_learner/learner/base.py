@@ -22,10 +22,11 @@ from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.config.pool_checks import check_sequences, check_tf32
 from actor_learner.learner import backend
-from actor_learner.learner.batch import num_environments, tensors
+from actor_learner.learner.batch import num_environments, packed, packed_fields
 from actor_learner.learner.cost import multiplications
 from actor_learner.learner.finite import Snapshot
 from actor_learner.learner.loss_scaling import computes_in, with_loss_scaling
+from actor_learner.learner.packing import Packed
 from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
 from actor_learner.learner.state import SEEDS, SavedLearner, read_learner, restore, write_learner
 from actor_learner.learner.update import Update
@@ -43,11 +44,11 @@ from actor_learner.system.types import Array, Tensor
 
 
 class _Prefetched(NamedTuple):
-    """A batch whose tensors are on the device. log_prob: a copy of its own, by which it is known again."""
+    """A batch whose fields are on the device. log_prob: a copy of its own, by which it is known again."""
 
     trajectory: Trajectory
     log_prob: Array
-    tensors: dict[str, Any]
+    fields: Packed
 
 
 class Learner:
@@ -264,7 +265,9 @@ class Learner:
         """
         conformed = validate_trajectory(trajectory, self.spaces)
         with self._explaining_memory_errors(trajectory), self._on_device():
-            self._prefetched = _Prefetched(trajectory, trajectory.behaviour_log_prob.copy(), tensors(conformed))
+            fields = packed_fields(conformed)
+            fields = fields._replace(arrays=backend.to_device(list(fields.arrays)))
+            self._prefetched = _Prefetched(trajectory, trajectory.behaviour_log_prob.copy(), fields)
 
     @contextlib.contextmanager
     def _explaining_memory_errors(self, trajectory: Trajectory) -> Iterator[None]:
@@ -448,9 +451,10 @@ class Learner:
             self.burn_in,
             fitting=a_minibatch if "GPU" in self.device else 1,
         )
-        self._compiled = backend.Compiled(self._update, self._update.state, with_xla=with_xla, tf32=self.tf32)
+        of_arguments = _of_arguments(self._update)
+        self._compiled = backend.Compiled(of_arguments, self._update.state, with_xla=with_xla, tf32=self.tf32)
 
-    def _take_prefetched(self, trajectory: Trajectory) -> dict[str, Any] | None:
+    def _take_prefetched(self, trajectory: Trajectory) -> Packed | None:
         """Return the copies of this very batch, if it was prefetched, and drop older ones."""
         prefetched, self._prefetched = self._prefetched, None
         self.begun += 1
@@ -458,24 +462,23 @@ class Learner:
             return None
         same = prefetched.trajectory.reward is trajectory.reward  # whose memory is written again and again
         same = same and np.array_equal(prefetched.log_prob, trajectory.behaviour_log_prob)
-        return prefetched.tensors if same else None
+        return prefetched.fields if same else None
 
     def _arguments(
         self,
         trajectory: Trajectory,
         order: Array,
         num_minibatches: int,
-        prefetched: dict[str, Any] | None = None,
+        prefetched: Packed | None = None,
         on_policy: Any = False,
-    ) -> tuple[Any, ...]:
-        """Return the compiled update's arguments. prefetched: The batch's tensors on the device, if they are there."""
-        batch = prefetched or tensors(trajectory)
+    ) -> tuple[Packed, Packed]:
+        """Return the compiled update's arguments. prefetched: The batch's fields on the device, if they are there."""
+        columns = {}
         if self._rounds:
-            columns = np.broadcast_to(np.asarray(on_policy, bool), trajectory.reward.shape[1:])
-            batch["on_policy"] = backend.to_device(np.ascontiguousarray(columns), split=0)
+            columns["on_policy"] = np.broadcast_to(np.asarray(on_policy, bool), trajectory.reward.shape[1:])
         scheduled = self._scheduled_values(trajectory.valid.size * backend.process_count())
         numbers = (np.int32(num_minibatches), {name: np.float32(value) for name, value in scheduled.items()})
-        return batch, backend.to_device(order, split=1), *backend.to_device(numbers)
+        return prefetched or packed_fields(trajectory), packed((columns, 0), (order, 1), (numbers, None))
 
     def _scheduled_values(self, batch_rows: int) -> dict[str, float]:
         """Return the values of schedules; the learning rate only where a schedule writes it.
@@ -615,6 +618,16 @@ class Learner:
                 "Which layers are trainable must not change after the Learner was built; build a new Learner. "
                 f"Received: {len(now)} trainable weights, {len(self._trainable)} when it was built"
             )
+
+
+def _of_arguments(update: Update) -> Callable[[Any, Any], Any]:
+    """Return an update as a function of the tensors of `Learner._arguments`."""
+
+    def of_arguments(fields: Any, others: Any) -> Any:
+        (of_rows, of_columns), (on_policy, order, numbers) = fields, others
+        return update({**of_rows, **of_columns, **on_policy}, order, *numbers)
+
+    return of_arguments
 
 
 def no_valid_row(valid: Array) -> ValueError:

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops, tree
 
 from actor_learner.learner import backend
+from actor_learner.learner.packing import Packed, pack
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.types import Nest, Tensor
 
@@ -28,15 +29,31 @@ _BY_COLUMN = ("env_index", "final_observation", "final_row", "initial_state")
 """The fields without an axis of steps."""
 
 
-def tensors(trajectory: Trajectory) -> dict[str, Nest]:
-    """Copy the fields that are there to the device, each in its own dtype; several devices share the columns."""
+def packed(*parts: tuple[Nest, int | None]) -> Packed:
+    """Return nests of arrays as an argument of a program. Of several devices each gets its part of every array.
+
+    parts: Nests, and the axis that several devices share; None: each of them gets the whole.
+    """
+    if backend.device_count() > 1:
+        return pack([backend.to_device(nest, split=axis) for nest, axis in parts], backend.device_dtype)
+    return pack([nest for nest, _ in parts], backend.device_dtype)
+
+
+def packed_fields(trajectory: Trajectory) -> Packed:
+    """Return the fields that are there as an argument of a program: those of rows, and those of columns."""
+    fields = fields_of(trajectory)
+    by_column = {name: fields.pop(name) for name in _BY_COLUMN if name in fields}
+    return packed((fields, 1), (by_column, 0))
+
+
+def fields_of(trajectory: Trajectory) -> dict[str, Nest]:
+    """Return the fields that are there, `env_index` of all processes' environments among them."""
     fields = {name: value for name, value in trajectory._asdict().items() if value is not None}
     del fields["policy_version"]
     if "env_index" not in fields:
         fields["env_index"] = np.arange(trajectory.reward.shape[1], dtype=np.int32)
     fields["env_index"] = fields["env_index"] + np.int32(backend.process_index() * num_environments(trajectory))
-    by_column = {name: fields.pop(name) for name in _BY_COLUMN if name in fields}
-    return {**backend.to_device(fields, split=1), **backend.to_device(by_column, split=0)}
+    return fields
 
 
 def num_environments(trajectory: Trajectory) -> int:

@@ -19,6 +19,7 @@ from keras import tree
 from actor_learner.algorithms.off_policy.base import NETWORK, OffPolicy
 from actor_learner.learner import backend
 from actor_learner.learner.base import Learner, no_valid_row
+from actor_learner.learner.batch import packed
 from actor_learner.learner.cost import multiplications, units
 from actor_learner.learner.critics import check_critic, check_own_weights, make_critics
 from actor_learner.learner.finite import Snapshot
@@ -244,7 +245,7 @@ class ReplayLearner(Learner):
         for rows, count, next_are_drawn in self._draw(buffer, counts):
             move = self.algorithm.move_before_update(min(self._targets_at, env_steps), env_steps)
             numbers = np.int32(count), np.float32(move), self._schedule()
-            values, finite, errors = compiled(backend.to_device(self._fields(rows)), *backend.to_device(numbers))
+            values, finite, errors = compiled(packed((self._fields(rows), None), (numbers, None)))
             result = dict(zip(update.metric_names, map(float, backend.to_numpy(values)), strict=True))
             next_are_drawn()
             if result["undone"]:
@@ -326,7 +327,8 @@ class ReplayLearner(Learner):
         before = Snapshot(variables)
         if self._statistics is None:
 
-            def merge(observation: Any, valid: Any) -> Any:
+            def merge(rows: Any) -> Any:
+                observation, valid = rows
                 for _, layer in pairs:
                     layer.update(contract.normalized_leaf(layer, observation), valid)
                 models.copy_statistics()
@@ -342,7 +344,7 @@ class ReplayLearner(Learner):
             flat[~valid] = 0  # they may hold NaN
             return flat
 
-        self._statistics(*backend.to_device((map_leaves(rows, trajectory.observation), valid)))
+        self._statistics(packed((map_leaves(rows, trajectory.observation), None), (valid, None)))
         return before
 
     @property
@@ -356,7 +358,7 @@ class ReplayLearner(Learner):
         update, compiled, buffer = self._prepare_replay(trajectory)
         numbers = np.int32(0), np.float32(0.0), self._schedule()
         with self._on_device():
-            compiled.trace(backend.to_device(self._fields(self._blank())), *backend.to_device(numbers))
+            compiled.trace(packed((self._fields(self._blank()), None), (numbers, None)))
         names = [name for name in update.metric_names if name != "undone"]
         epsilon = [] if self.algorithm.epsilon(0, 1.0) is None else ["epsilon"]
         return (*names, *epsilon, *self._counters(buffer))
@@ -433,9 +435,9 @@ class ReplayLearner(Learner):
             for optimizer in self._optimizers.values():
                 backend.fuse(optimizer)
         with self._on_device():
-            self._replay_update = ReplayUpdate(models, self.algorithm, self._optimizers, self.gradient_steps)
+            self._replay_update = update = ReplayUpdate(models, self.algorithm, self._optimizers, self.gradient_steps)
         self._compiled = backend.Compiled(
-            self._replay_update, self._replay_update.state, with_xla=with_xla, tf32=self.tf32
+            lambda parts: update(parts[0], *parts[1]), update.state, with_xla=with_xla, tf32=self.tf32
         )
 
     def _saved_variables(self) -> dict[str, keras.Variable]:

@@ -192,40 +192,49 @@ class Update:
 
         Returns metrics as means over them, the one that ends the update included, and those of loss scaling.
         """
-        names = self._metric_names(algorithm, rows, order)
+        names, can_end = self._probe(algorithm, rows, order)
         algorithm.check_metrics(names)
 
-        def step(index: Tensor, stopped: Tensor, sums: Tensor, count: Tensor) -> tuple[Tensor, ...]:
+        def learn(index: Tensor, sums: Tensor, count: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+            """Return whether the minibatch ends the update, None if none can, the sums of metrics, and their number."""
             gradients, metrics = self._gradients(algorithm, self._minibatch(rows, order[index]))
             if (ends := algorithm.ends_update(metrics)) is None:
-                ends = ops.convert_to_tensor(False)
                 self._apply(gradients)
             else:
                 backend.cond(ops.logical_not(ends), lambda: self._apply(gradients), self.state)
             values = ops.stack([ops.cast(metrics[name], "float32") for name in names])
-            return index + 1, ends, sums + values, count + 1.0
+            return ends, sums + values, count + 1.0
 
-        start = (np.int32(0), np.bool_(False), np.zeros(len(names), np.float32), np.float32(0.0))
-        _, _, sums, count = backend.while_loop(
-            lambda index, stopped, sums, count: ops.logical_and(index < num_minibatches, ops.logical_not(stopped)),
-            step,
-            tuple(map(ops.convert_to_tensor, start)),
-            self.state,
-        )
+        nothing = tuple(map(ops.convert_to_tensor, (np.zeros(len(names), np.float32), np.float32(0.0))))
+        if can_end:
+            start = (*map(ops.convert_to_tensor, (np.int32(0), np.bool_(False))), *nothing)
+            _, _, sums, count = backend.while_loop(
+                lambda index, stopped, sums, count: ops.logical_and(index < num_minibatches, ops.logical_not(stopped)),
+                lambda index, stopped, sums, count: (index + 1, *learn(index, sums, count)),
+                start,
+                self.state,
+            )
+        else:
+            sums, count = backend.repeat(
+                num_minibatches, order.shape[0], lambda *at: learn(*at)[1:], nothing, self.state
+            )
         means = sums / ops.maximum(count, 1.0)
         metrics = {name: means[index] for index, name in enumerate(names)}
         return metrics, self._loss_scaling.report(metrics, count)
 
-    def _metric_names(self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor) -> list[str]:
-        """Return the names of the loss's metrics, found by tracing it in a graph that is thrown away."""
-        names: list[str] = []
+    def _probe(self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor) -> tuple[list[str], bool]:
+        """Return the names of a step's metrics, and if they can end an update, from a graph that is thrown away."""
+        further = ("gradient_norm", *self._loss_scaling.step_metrics)
+        found: dict[str, bool] = {}
         constants = {name: 1.0 for name in algorithm.SCHEDULED if getattr(algorithm, name) is not None}
 
         def probe(rows: dict[str, Nest], order: Tensor) -> None:
-            names.extend(self._loss(algorithm.at(constants), self._minibatch(rows, order[0]))[1])
+            loss, metrics = self._loss(algorithm.at(constants), self._minibatch(rows, order[0]))
+            metrics |= dict.fromkeys(further, loss)
+            found.update(dict.fromkeys(metrics, algorithm.ends_update(metrics) is not None))
 
         backend.trace_once(probe, rows, order)
-        return sorted([*names, "gradient_norm", *self._loss_scaling.step_metrics])
+        return sorted(found), any(found.values())
 
     def _loss(self, algorithm: Algorithm, minibatch: dict[str, Nest]) -> tuple[Tensor, dict[str, Tensor]]:
         outputs = self.calls.outputs(minibatch, entropy=True)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
-from keras import layers, ops
+from keras import layers, ops, tree
 
 import actor_learner as al
-from actor_learner.learner import batch as rows_module
+from actor_learner.learner import backend, batch as rows_module
 from actor_learner.learner.backend import map_chunks
-from actor_learner.learner.batch import in_chunks, side_by_side, tensors, without_invalid
+from actor_learner.learner.batch import fields_of, in_chunks, packed_fields, side_by_side, without_invalid
 from actor_learner.networks import contract
 from actor_learner.networks.contract import network_distribution
 from actor_learner.spaces.spaces import Spaces
@@ -185,7 +185,13 @@ def test_a_composite_is_traced_once_and_later_batches_have_the_same_leaves():
 
 def test_leaves_reach_the_device_in_their_own_dtypes():
     trajectory = random_trajectory(HYBRID, observation_space=SENSES, invalid_rate=0.3, masked=True)
-    batch = side_by_side(without_invalid(tensors(trajectory)))
+    join = backend.Compiled(lambda parts: {**parts[0], **parts[1]}, (), with_xla=False)
+    sent, fields = join(packed_fields(trajectory)), fields_of(trajectory)
+    for name, whole in fields.items():
+        for found, leaf in zip(tree.flatten(sent[name]), tree.flatten(whole), strict=True):
+            assert found.dtype == leaf.dtype
+            np.testing.assert_array_equal(found, leaf)
+    batch = side_by_side(without_invalid(sent))
     observation = batch["observation"]
     assert observation["camera"].dtype == tf.uint8
     assert observation["camera"].shape == (17 * 4, 36, 40, 3)
@@ -202,7 +208,7 @@ def test_only_invalid_rows_are_zeroed_in_batches_small_and_large(threshold, monk
     for invalid_rate in (0.0, 0.3):
         trajectory = random_trajectory(HYBRID, observation_space=SENSES, invalid_rate=invalid_rate)
         camera, valid = trajectory.observation["camera"], np.concatenate([trajectory.valid, np.ones((1, 4), bool)])
-        found = replace(tensors(trajectory))["observation"]["camera"]
+        found = replace(backend.to_device(fields_of(trajectory)))["observation"]["camera"]
         np.testing.assert_array_equal(found, camera * valid[..., None, None, None])
 
 

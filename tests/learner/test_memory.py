@@ -145,11 +145,11 @@ def evaluated(network, actions, trajectory, sequence_length=None):
     from keras import tree
 
     from actor_learner.learner import backend
-    from actor_learner.learner.batch import tensors, without_invalid
+    from actor_learner.learner.batch import fields_of, without_invalid
     from actor_learner.spaces.spaces import Spaces
 
     calls = NetworkCalls(network, Spaces(None, actions), sequence_length or len(trajectory.reward), list)
-    batch = without_invalid(tensors(trajectory))
+    batch = without_invalid(backend.to_device(fields_of(trajectory)))
     final = {name: batch.pop(name) for name in ("final_observation", "final_row")}
     return tree.map_structure(
         np.asarray,

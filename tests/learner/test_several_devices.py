@@ -41,6 +41,13 @@ def test_two_devices_learn_what_one_does_each_with_half_of_the_work(tmp_path):
     rows = sizes(found["mlp"]["products"])
     assert {32, 65 * 4} <= rows
     assert not {64 * 8, 65 * 8} & rows
+    assert_that_little_is_passed_and_no_loop_asks_the_host(found["known length"])
+
+
+def assert_that_little_is_passed_and_no_loop_asks_the_host(program):
+    """State and batch come as a few vectors."""
+    assert program["parameters"] <= 6
+    assert program["known"] == program["loops"] > 0
 
 
 def assert_that_no_observation_leaves_its_device(gathered, case):

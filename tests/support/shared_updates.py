@@ -9,9 +9,11 @@ import json
 import re
 import sys
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 
+from actor_learner.learner.jax import compiled  # once Keras has its backend
 from tests.support.backend_updates import draw_no_weights, learn
 
 
@@ -53,6 +55,23 @@ def greatest_difference(name):
     return difference, program.as_text()
 
 
+def of_known_length(name):
+    """The parts of a program whose loops have a known length, as on a GPU. It must learn the same, but for rounding."""
+    usual, known = {}, {}
+    learn(name, usual)
+    with mock.patch.object(compiled, "_on_cpu", return_value=False):
+        learner = learn(name, known)
+    for key in usual | known:
+        np.testing.assert_allclose(known[key], usual[key], rtol=0, atol=2e-6, err_msg=key)
+    (program,) = learner._compiled._programs.values()
+    entry = program.as_text().partition("\nENTRY ")[2]
+    return {
+        "parameters": len(re.findall(r" parameter\(", entry)),
+        "loops": len(re.findall(r" while\(", program.as_text())),
+        "known": len(re.findall(r" while\(.*known_trip_count", program.as_text())),
+    }
+
+
 def main(output, *names):
     found = {}
     draw_no_weights()
@@ -63,6 +82,7 @@ def main(output, *names):
             "products": sorted(set(re.findall(r"= (\S+?)\{\S* dot\(", text))),
             "gathered": sorted(set(re.findall(r"= (\S+?)\{\S* all-gather\(", text))),
         }
+    found["known length"] = of_known_length(names[0])
     with open(output, "w") as file:
         json.dump(found, file)
 

@@ -7,7 +7,10 @@ variable that the code assigns must be in `state`: one that is left out is read 
 from __future__ import annotations
 
 import contextlib
+import math
+import operator
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,9 +25,12 @@ from keras import tree
 
 from actor_learner.learner.jax.convolutions import in_canonical_order
 from actor_learner.learner.jax.devices import local_device
+from actor_learner.learner.packing import MAX_BYTES, Packed, arrays_of, of_arrays
 from actor_learner.system.types import Nest, Tensor
 
 Variables = Sequence[keras.Variable]
+
+_WORD = 4  # bytes of the largest number on the device
 
 AXIS = "devices"
 """The axis of the mesh of devices that share an update."""
@@ -122,38 +128,107 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], state: Variables, *, with_xla: bool, tf32: bool = False) -> None:
         self.with_xla = with_xla
         self._tf32 = tf32
-        self._state = list(state)
-        self._function = _pure(function, self._state)
+        self._state = _SideBySide(state)
+        self._function = function
         self._lowered: dict[Any, Any] = {}
         self._programs: dict[Any, Any] = {}
 
-    def trace(self, *arguments: Nest) -> Any:
+    def trace(self, *arguments: Nest | Packed) -> Any:
         """Return the graph for arguments of these shapes."""
-        shapes = _shapes(arguments)
+        arrays, shapes = arrays_of(arguments)
+        return self._trace(shapes, arrays, arguments)
+
+    def _trace(self, shapes: Any, arrays: Sequence[Any], arguments: Sequence[Nest | Packed]) -> Any:
         if (lowered := self._lowered.get(shapes)) is None:
-            on_cpu = (jax.config.jax_default_device or jax.devices()[0]).platform == "cpu"
             precision = jax.default_matmul_precision("tensorfloat32") if self._tf32 else contextlib.nullcontext()
-            with precision, in_canonical_order() if on_cpu else contextlib.nullcontext():
-                function = jax.jit(self._function, out_shardings=_placement())
-                lowered = self._lowered[shapes] = function.lower(self._values(), *arguments)
+            with precision, in_canonical_order() if _on_cpu() else contextlib.nullcontext():
+                pure = self._state.pure(of_arrays(self._function, arguments, jax.lax.bitcast_convert_type))
+                lowered = jax.jit(pure, out_shardings=_placement()).lower(self._state.joined(), arrays)
+                self._lowered[shapes] = lowered
         return lowered
 
-    def _values(self) -> list[Tensor]:
-        values = values_of(self._state)
-        return values if (everywhere := _placement()) is None else _put(values, everywhere)
-
-    def __call__(self, *arguments: Nest) -> Any:
-        shapes = _shapes(arguments)
+    def __call__(self, *arguments: Nest | Packed) -> Any:
+        """Return what the function returns. It may read NumPy arrays where they are, until it returns."""
+        arrays, shapes = arrays_of(arguments)
         if (program := self._programs.get(shapes)) is None:
-            program = self._programs[shapes] = self.trace(*arguments).compile()
-        values, result = program(self._values(), *arguments)
+            program = self._programs[shapes] = self._trace(shapes, arrays, arguments).compile()
+        vectors, values, result = program(self._state.joined(), arrays)
         jax.block_until_ready(result)  # memory may run out only now; then the variables keep their values
-        _assign(self._state, values)
+        self._state.assign(vectors, values)
         return result
 
 
-def _shapes(arguments: Nest) -> Any:
-    return tuple((leaf.shape, leaf.dtype) for leaf in tree.flatten(arguments))
+def _on_cpu() -> bool:
+    return bool((jax.config.jax_default_device or jax.devices()[0]).platform == "cpu")
+
+
+class _SideBySide:
+    """Variables whose small values a program takes side by side, one vector for each dtype: each array takes its time.
+
+    Large values stay alone: in a vector, they would be on the device twice. A variable that was assigned to since is
+    known by its value, which is another object.
+    """
+
+    def __init__(self, variables: Variables) -> None:
+        self._variables = list(variables)
+        self._large = [math.prod(each.shape) * _WORD > MAX_BYTES for each in self._variables]
+        self._vectors: dict[str, Tensor] = {}
+        self._alone: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self._join: Any = None
+
+    def joined(self) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Return the vectors of the variables' present values, and those that are alone."""
+        values = [variable._value for variable in self._variables]  # `value` takes 1.5 microseconds each
+        if len(self._values) != len(values) or any(map(operator.is_not, values, self._values)):
+            everywhere = _placement()
+            placed = values if everywhere is None else _put(values, everywhere)
+            if self._join is None:
+                self._join = jax.jit(_join, out_shardings=everywhere)
+            self._vectors, self._alone = self._join(self._those(placed, large=False)), self._those(placed, large=True)
+            self._values = values
+        return self._vectors, self._alone
+
+    def assign(self, vectors: dict[str, Tensor], values: list[Tensor]) -> None:
+        """Assign new values, which are those of these vectors."""
+        for variable, value in zip(self._variables, values, strict=True):
+            variable._direct_assign(value)
+        self._vectors, self._alone, self._values = vectors, self._those(values, large=True), values
+
+    def pure(self, function: Callable[[Sequence[Tensor]], Any]) -> Callable[..., Any]:
+        """Return `function(arrays)` as a function of the vectors too: (the new ones, their values, its result)."""
+        pure = _pure(function, self._variables)
+
+        def of_joined(joined: tuple[dict[str, Tensor], list[Tensor]], arrays: Sequence[Tensor]) -> Any:
+            vectors, alone = joined
+            small, large = iter(_cut(vectors, self._those(self._variables, large=False))), iter(alone)
+            values, result = pure([next(large if is_large else small) for is_large in self._large], arrays)
+            return _join(self._those(values, large=False)), values, result
+
+        return of_joined
+
+    def _those(self, each: Sequence[Any], *, large: bool) -> list[Any]:
+        """Return those that belong to large variables, or the others."""
+        return [one for one, is_large in zip(each, self._large, strict=True) if is_large == large]
+
+
+def _join(values: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return all values of each dtype, raveled, one after another."""
+    of_dtype: dict[str, list[Tensor]] = defaultdict(list)
+    for value in values:
+        of_dtype[value.dtype.name].append(jnp.ravel(value))
+    return {dtype: jnp.concatenate(parts) for dtype, parts in of_dtype.items()}
+
+
+def _cut(vectors: dict[str, Tensor], like: Variables) -> list[Tensor]:
+    """Return the values of variables that were joined into vectors."""
+    first: dict[str, int] = defaultdict(int)
+    values = []
+    for variable in like:
+        start = first[variable.dtype]
+        first[variable.dtype] = end = start + math.prod(variable.shape)
+        values.append(jnp.reshape(vectors[variable.dtype][start:end], variable.shape))
+    return values
 
 
 def values_of(variables: Variables) -> list[Tensor]:
@@ -213,6 +288,12 @@ def _put(arrays: Nest, sharding: Any) -> Nest:
         return jax.make_array_from_process_local_data(sharding, np.asarray(array))
 
     return tree.map_structure(put, arrays)
+
+
+def device_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return the dtype that an array of this dtype has on the device: numbers of 64 bits become those of 32."""
+    canonical: np.dtype[Any] = jax.dtypes.canonicalize_dtype(dtype)
+    return canonical
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -285,6 +366,31 @@ def while_loop(
     values, carry = jax.lax.while_loop(
         lambda both: goes_on(*both[1]), lambda both: step(both[0], *both[1]), (values_of(state), carry)
     )
+    _assign(state, values)
+    return carry
+
+
+def repeat(
+    count: Tensor, limit: int, body: Callable[..., Any], carry: tuple[Tensor, ...], state: Variables
+) -> tuple[Tensor, ...]:
+    """Return the last of `carry = body(index, *carry)`, for each index below `count`, which is `limit` at most.
+
+    A GPU waits for the host at each step of a loop unless it knows their number. There, the steps that are left out are
+    computed and thrown away.
+    """
+    step = _pure(body, state)
+    if _on_cpu():
+        first = (jnp.int32(0), (values_of(state), carry))
+        _, (values, carry) = jax.lax.while_loop(
+            lambda at: at[0] < count, lambda at: (at[0] + 1, step(at[1][0], at[0], *at[1][1])), first
+        )
+    else:
+
+        def step_if_below(index: Tensor, before: Any) -> Any:
+            after = step(before[0], index, *before[1])
+            return jax.tree.map(lambda new, old: jnp.where(index < count, new, old), after, before)
+
+        values, carry = jax.lax.fori_loop(0, limit, step_if_below, (values_of(state), carry))
     _assign(state, values)
     return carry
 

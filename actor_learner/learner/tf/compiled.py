@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
+from actor_learner.learner.packing import Packed, arrays_of, of_arrays
 from actor_learner.system import compile_cache
 from actor_learner.system.types import Array, Nest, Tensor
 
@@ -40,23 +41,30 @@ class Compiled:
 
     def __init__(self, function: Callable[..., Any], state: Variables, *, with_xla: bool, tf32: bool = False) -> None:
         self.with_xla, self._tf32 = with_xla, tf32
-        self._function = tf.function(function, jit_compile=with_xla, autograph=False)
+        self._function = function
         self._traced: dict[Any, Any] = {}
         self._is_compiled = not with_xla
 
-    def trace(self, *arguments: Nest) -> Any:
+    def trace(self, *arguments: Nest | Packed) -> Any:
         """Return the graph for arguments of these shapes. TensorFlow's own lookup takes half a millisecond."""
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in tf.nest.flatten(arguments))
+        arrays, shapes = arrays_of(arguments)
+        return self._trace(shapes, arrays, arguments)
+
+    def _trace(self, shapes: Any, arrays: Sequence[Any], arguments: Sequence[Nest | Packed]) -> Any:
         if (traced := self._traced.get(shapes)) is None:
             if self.with_xla:
                 _number_functions_anew()
-            traced = self._traced[shapes] = self._function.get_concrete_function(*arguments)
+            of_tensors = of_arrays(self._function, arguments, tf.bitcast)
+            function = tf.function(lambda *tensors: of_tensors(tensors), jit_compile=self.with_xla, autograph=False)
+            traced = self._traced[shapes] = function.get_concrete_function(*arrays)
         return traced
 
-    def __call__(self, *arguments: Nest) -> Any:
-        traced = self.trace(*arguments)
+    def __call__(self, *arguments: Nest | Packed) -> Any:
+        arrays, shapes = arrays_of(arguments)
+        traced = self._trace(shapes, arrays, arguments)
+        tensors = [tf.constant(array) if isinstance(array, np.ndarray) else array for array in arrays]
         with _in_tf32() if self._tf32 else contextlib.nullcontext():
-            result = traced(*arguments) if self._is_compiled else compile_cache.call(traced, *arguments)
+            result = traced(*tensors) if self._is_compiled else compile_cache.call(traced, *tensors)
         self._is_compiled = True
         return result
 
@@ -121,6 +129,12 @@ def to_device(arrays: Nest, split: int | None = None) -> Nest:
     return tf.nest.map_structure(tf.constant, arrays)
 
 
+def device_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return the dtype that an array of this dtype has on the device: its own."""
+    own: np.dtype[Any] = np.dtype(dtype)
+    return own
+
+
 def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
     """Copy a tensor to the host. `keras.ops.convert_to_numpy` warns each time that NumPy deprecates its way."""
     array: np.ndarray[Any, Any] = tensor.numpy()
@@ -157,6 +171,15 @@ def while_loop(
 ) -> Any:
     """Return the last of `carry = body(*carry)`, repeated while `goes_on(*carry)`."""
     return tf.while_loop(goes_on, body, carry)
+
+
+def repeat(
+    count: Tensor, limit: int, body: Callable[..., Any], carry: tuple[Tensor, ...], state: Variables
+) -> tuple[Tensor, ...]:
+    """Return the last of `carry = body(index, *carry)`, for each index below `count`, which is `limit` at most."""
+    first = (tf.constant(0), *carry)
+    _, *last = tf.while_loop(lambda index, *_: index < count, lambda index, *at: (index + 1, *body(index, *at)), first)
+    return tuple(last)
 
 
 def scan(body: Callable[[Nest, Nest], tuple[Nest, Nest]], state: Nest, inputs: Nest) -> tuple[Nest, Nest]:
