@@ -22,7 +22,7 @@ from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.config.pool_checks import check_sequences, check_tf32
 from actor_learner.learner import backend
-from actor_learner.learner.batch import num_environments, packed, packed_fields
+from actor_learner.learner.batch import num_environments, packed, packed_fields, sent
 from actor_learner.learner.cost import multiplications
 from actor_learner.learner.finite import Snapshot
 from actor_learner.learner.loss_scaling import computes_in, with_loss_scaling
@@ -265,8 +265,7 @@ class Learner:
         """
         conformed = validate_trajectory(trajectory, self.spaces)
         with self._explaining_memory_errors(trajectory), self._on_device():
-            fields = packed_fields(conformed)
-            fields = fields._replace(arrays=backend.to_device(list(fields.arrays)))
+            fields = sent(packed_fields(conformed))
             self._prefetched = _Prefetched(trajectory, trajectory.behaviour_log_prob.copy(), fields)
 
     @contextlib.contextmanager

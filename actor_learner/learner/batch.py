@@ -39,6 +39,11 @@ def packed(*parts: tuple[Nest, int | None]) -> Packed:
     return pack([nest for nest, _ in parts], backend.device_dtype)
 
 
+def sent(argument: Packed) -> Packed:
+    """Return an argument whose arrays are on the device already."""
+    return argument._replace(arrays=backend.to_device(list(argument.arrays)))
+
+
 def packed_fields(trajectory: Trajectory) -> Packed:
     """Return the fields that are there as an argument of a program: those of rows, and those of columns."""
     fields = fields_of(trajectory)

@@ -19,12 +19,13 @@ from keras import tree
 from actor_learner.algorithms.off_policy.base import NETWORK, OffPolicy
 from actor_learner.learner import backend
 from actor_learner.learner.base import Learner, no_valid_row
-from actor_learner.learner.batch import packed
+from actor_learner.learner.batch import packed, sent
 from actor_learner.learner.cost import multiplications, units
 from actor_learner.learner.critics import check_critic, check_own_weights, make_critics
 from actor_learner.learner.finite import Snapshot
 from actor_learner.learner.loss_scaling import computes_in
 from actor_learner.learner.models import TrainedModels
+from actor_learner.learner.packing import Packed
 from actor_learner.learner.replay_update import ReplayUpdate
 from actor_learner.learner.state import SEEDS, SavedLearner, restore
 from actor_learner.networks import contract
@@ -242,21 +243,23 @@ class ReplayLearner(Learner):
         first, targets_at = self.gradient_steps, self._targets_at
         before = Snapshot(update.state if len(counts) > 1 else ())  # a call undoes itself, not those before it
         sums: dict[str, float] = defaultdict(float)
-        for rows, count, next_are_drawn in self._draw(buffer, counts):
+        for indices, fields, next_are_there in self._draw(buffer, counts):
+            count = len(indices)
             move = self.algorithm.move_before_update(min(self._targets_at, env_steps), env_steps)
             numbers = np.int32(count), np.float32(move), self._schedule()
-            values, finite, errors = compiled(packed((self._fields(rows), None), (numbers, None)))
+            others = packed((self._noise(*indices.shape), None), (numbers, None))
+            values, finite, errors = compiled(fields, others)
             result = dict(zip(update.metric_names, map(float, backend.to_numpy(values)), strict=True))
-            next_are_drawn()
+            next_are_there()
             if result["undone"]:
                 self.not_finite = tuple(itertools.compress(update.checked_names, ~backend.to_numpy(finite)))
-                buffer.discard(_broken_columns(buffer, rows, backend.to_numpy(errors)[:count], columns))
+                buffer.discard(_broken_columns(buffer, indices, backend.to_numpy(errors)[:count], columns))
                 before.put_back()
                 self.gradient_steps, self._targets_at = first, targets_at
                 return result
             del result["undone"]
             if self.algorithm.priority_exponent is not None:
-                buffer.update_priorities(rows.indices, backend.to_numpy(errors)[:count])
+                buffer.update_priorities(indices, backend.to_numpy(errors)[:count])
             self._targets_at = max(self._targets_at, env_steps)
             self.gradient_steps += count
             for name, value in result.items():
@@ -279,42 +282,50 @@ class ReplayLearner(Learner):
             most = max(1, min(most, len(buffer) // (8 * self.algorithm.minibatch_size)))
         return [min(most, due - first) for first in range(0, due, most)] if len(buffer) else []
 
-    def _draw(self, buffer: ReplayBuffer, counts: list[int]) -> Iterator[tuple[Minibatches, int, Callable[[], object]]]:
-        """Yield the minibatches of each call, their number, and a function.
+    def _draw(self, buffer: ReplayBuffer, counts: list[int]) -> Iterator[tuple[Array, Packed, Callable[[], object]]]:
+        """Yield the indices `[K, M]` of each call's minibatches, their fields on the device, and a function.
 
-        The next ones are drawn in a thread while these are learned; the function waits until they are. Call it before
-        priorities are renewed: then two runs draw the same rows.
+        The next ones are drawn and sent in a thread while these are learned; the function waits until they are there.
+        Call it before priorities are renewed: then two runs draw the same rows.
         """
         if len(counts) <= 1:
-            yield from ((self._sample(buffer, count), count, lambda: None) for count in counts)
+            yield from ((*self._send(buffer, count), lambda: None) for count in counts)
             return
         with ThreadPoolExecutor(1) as thread:
-            coming = thread.submit(self._sample, buffer, counts[0])
-            for count, following in itertools.zip_longest(counts, counts[1:]):
-                rows = coming.result()
+            coming = thread.submit(self._send, buffer, counts[0])
+            for following in (*counts[1:], None):
+                found = coming.result()
                 if following is not None:
-                    coming = thread.submit(self._sample, buffer, following)
-                yield rows, count, coming.result
+                    coming = thread.submit(self._send, buffer, following)
+                yield *found, coming.result
+
+    def _send(self, buffer: ReplayBuffer, count: int) -> tuple[Array, Packed]:
+        """Draw minibatches. Returns their indices, and their fields on the device. Any thread may call it."""
+        rows = self._sample(buffer, count)
+        with self._on_device():
+            return rows.indices, sent(packed((self._fields(rows), None)))
 
     def _sample(self, buffer: ReplayBuffer, count: int) -> Minibatches:
         exponent = self.algorithm.importance_exponent(self._progress_remaining)
         return buffer.sample(self.algorithm.minibatch_size, count, importance_exponent=exponent)
 
     def _fields(self, rows: Minibatches) -> dict[str, Any]:
-        """Return the fields of minibatches `[K, M, ...]` and noise, with zeros for minibatches that are missing."""
+        """Return the fields of minibatches `[K, M, ...]`, with zeros for minibatches that are missing."""
         fields = {name: value for name, value in rows._asdict().items() if value is not None and name != "indices"}
-        count, size = rows.reward.shape
-        if columns := self.algorithm.noise_columns * sum(math.prod(leaf.shape) for leaf in self.spaces.action.leaves):
-            fields["noise"] = self._rng.standard_normal((count, size, columns), np.float32)
-        missing = self._slots - count
-        if not missing:
-            return fields
-
-        def filled(leaf: Array) -> Array:
-            return np.concatenate([leaf, np.zeros((missing, *leaf.shape[1:]), leaf.dtype)])
-
-        found: dict[str, Any] = tree.map_structure(filled, fields)
+        found: dict[str, Any] = tree.map_structure(self._filled, fields)
         return found
+
+    def _noise(self, count: int, size: int) -> dict[str, Array]:
+        """Return the noise of so many minibatches, where the algorithm takes some."""
+        columns = self.algorithm.noise_columns * sum(math.prod(leaf.shape) for leaf in self.spaces.action.leaves)
+        if not columns:
+            return {}
+        return {"noise": self._filled(self._rng.standard_normal((count, size, columns), np.float32))}
+
+    def _filled(self, leaf: Array) -> Array:
+        """Return `[K, ...]` with zeros for minibatches that are missing from a whole call."""
+        missing = self._slots - len(leaf)
+        return np.concatenate([leaf, np.zeros((missing, *leaf.shape[1:]), leaf.dtype)]) if missing else leaf
 
     def _merge_statistics(self, trajectory: Trajectory) -> Snapshot:
         """Merge the batch into the statistics of observations. Returns these variables as they were before."""
@@ -358,7 +369,8 @@ class ReplayLearner(Learner):
         update, compiled, buffer = self._prepare_replay(trajectory)
         numbers = np.int32(0), np.float32(0.0), self._schedule()
         with self._on_device():
-            compiled.trace(packed((self._fields(self._blank()), None), (numbers, None)))
+            noise = self._noise(self._slots, self.algorithm.minibatch_size)
+            compiled.trace(packed((self._fields(self._blank()), None)), packed((noise, None), (numbers, None)))
         names = [name for name in update.metric_names if name != "undone"]
         epsilon = [] if self.algorithm.epsilon(0, 1.0) is None else ["epsilon"]
         return (*names, *epsilon, *self._counters(buffer))
@@ -437,7 +449,10 @@ class ReplayLearner(Learner):
         with self._on_device():
             self._replay_update = update = ReplayUpdate(models, self.algorithm, self._optimizers, self.gradient_steps)
         self._compiled = backend.Compiled(
-            lambda parts: update(parts[0], *parts[1]), update.state, with_xla=with_xla, tf32=self.tf32
+            lambda rows, others: update({**rows[0], **others[0]}, *others[1]),
+            update.state,
+            with_xla=with_xla,
+            tf32=self.tf32,
         )
 
     def _saved_variables(self) -> dict[str, keras.Variable]:
@@ -521,7 +536,7 @@ class ReplayLearner(Learner):
         self._refills = False
 
 
-def _broken_columns(buffer: ReplayBuffer, rows: Minibatches, errors: Array, newest: Array) -> Array:
+def _broken_columns(buffer: ReplayBuffer, indices: Array, errors: Array, newest: Array) -> Array:
     """Return the columns of the rows whose errors were the first without a finite square, and what came with them.
 
     All of the newest batch's, if some of it is among them. None if a whole minibatch of newer and older rows is broken:
@@ -530,7 +545,7 @@ def _broken_columns(buffer: ReplayBuffer, rows: Minibatches, errors: Array, newe
     with np.errstate(over="ignore", invalid="ignore"):
         broken = ~np.isfinite(np.square(errors, dtype=np.float32))
     first = int(np.argmax(broken.any(axis=1)))
-    columns = buffer.columns_of(rows.indices[first][broken[first]])
+    columns = buffer.columns_of(indices[first][broken[first]])
     new = np.isin(columns, newest)
     if broken[first].all() and not new.all():
         return columns[:0]

@@ -269,8 +269,8 @@ def run(system: Any, seconds: float, read_gpu: Callable[[], float] | None) -> Fi
 
     return {
         "steps_per_second": done.steps_per_second,
-        "learning": share("learning", 1, of_learner=True),
-        "acting": share("acting", max(1, system.config.num_actors), of_learner=False),
+        "learning_share": share("learning", 1, of_learner=True),
+        "acting_share": share("acting", max(1, system.config.num_actors), of_learner=False),
         "gpu_busy": busyness.mean,
     }
 

@@ -91,7 +91,7 @@ def _pipeline(row: Figures) -> list[str]:
     keys = [PIPELINES[row["work"]].env, str(row["num_actors"]), device, place]
     if "steps_per_second" not in row:
         return [*keys, (row.get("skipped") or row["failed"]).replace("|", "/"), *[NOTHING] * 4]
-    shares = [percent(row[name]) for name in ("learning", "acting", "gpu_busy")]
+    shares = [percent(row[name]) for name in ("learning_share", "acting_share", "gpu_busy")]
     return [*keys, f"{row['steps_per_second']:,.0f}", *shares, str(len(row["rounds_steps_per_second"]))]
 
 

@@ -15,9 +15,10 @@ from gymnasium.spaces import Box, Discrete
 from packaging.requirements import Requirement
 
 from actor_learner.actors import pool
+from actor_learner.benchmark.whole import Run, Span
 from actor_learner.build import make_pool
 from actor_learner.spaces.spaces import Spaces
-from benchmarks.gpu import gpu, pack, page
+from benchmarks.gpu import child, gpu, pack, page
 from benchmarks.gpu.works import ACTORS, PIPELINES
 from benchmarks.harness import ROOT, RunFailedError
 
@@ -111,6 +112,15 @@ def test_rows_of_a_part_whose_time_is_over_say_so(monkeypatch):
     text = "\n".join(page.pipeline(found))
     assert late in text
     assert page.CPU_NOTE not in text
+
+
+def test_shares_of_a_pipeline_are_of_one_process_and_no_keys_of_its_row():
+    spans = [Span("learner", "learning", 0, 1.0), Span("actor_0", "acting", 0, 1.5), Span("actor_1", "acting", 1, 1.5)]
+    done = Run(seconds=2.0, batches=1, steps=8, rows=8, cpu={}, others=0.0, spans=spans)
+    config = PIPELINES["cartpole"].config(num_actors=2)
+    figures = child.run(SimpleNamespace(run=lambda _: done, wait_until_idle=lambda: None, config=config), 2.0, None)
+    assert figures == {"steps_per_second": 4.0, "learning_share": 0.5, "acting_share": 0.5, "gpu_busy": None}
+    assert not figures.keys() & set(gpu.KEYS["pipeline"])
 
 
 @pytest.mark.parametrize("num_actors", [*ACTORS, 12])

@@ -8,14 +8,17 @@ import math
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from gymnasium.spaces import Box, Dict
 from keras import layers, ops
 
 import actor_learner as al
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK
 from actor_learner.learner import replay
+from actor_learner.learner.packing import of_arrays
 from actor_learner.learner.replay import ReplayLearner
 from actor_learner.system.files import write_folder_atomically
+from tests.support.processes import wait_until
 from tests.support.small_networks import trace_count
 from tests.support.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory, usable_rewards
 
@@ -441,6 +444,28 @@ def test_actions_without_bounds_are_refused(make, space):
     network = al.default_network(VECTOR, space, **SMALL, distribution="gaussian" if make is td3 else "squashed")
     with pytest.raises(ValueError, match="needs actions that are Boxes with finite bounds"):
         al.Learner(network, make(), action_space=space, observation_space=VECTOR)
+
+
+def test_the_next_rows_are_on_the_device_before_the_present_ones_are_learned(monkeypatch):
+    learner, sent = make_learner(dqn(minibatch_size=16)), []
+    learner._slots = 4
+    buffer = learner.make_buffer(len(batch(learner).reward), action_masks=False)
+    buffer.add(batch(learner))
+
+    def send(*arguments, own=learner._send):
+        sent.append(own(*arguments))
+        return sent[-1]
+
+    monkeypatch.setattr(learner, "_send", send)
+    drawn = []
+    for indices, fields, _ in learner._draw(buffer, [4, 4, 2]):
+        drawn.append(indices)
+        wait_until(lambda: len(sent) == min(len(drawn) + 1, 3))
+        assert not any(isinstance(array, np.ndarray) for array in fields.arrays)
+        reward = of_arrays(lambda parts: parts[0]["reward"], [fields], tf.bitcast)(fields.arrays)
+        assert reward.shape == (4, 16)
+    assert [len(indices) for indices in drawn] == [4, 4, 2]
+    np.testing.assert_array_equal(reward[2:], 0.0)
 
 
 @pytest.mark.thorough

@@ -24,7 +24,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keras import tree
 
 from actor_learner.learner.jax.convolutions import in_canonical_order
-from actor_learner.learner.jax.devices import local_device
+from actor_learner.learner.jax.devices import _local_device
 from actor_learner.learner.packing import MAX_BYTES, Packed, arrays_of, of_arrays
 from actor_learner.system.types import Nest, Tensor
 
@@ -42,7 +42,7 @@ def device(name: str, count: int = 1) -> Iterator[None]:
 
     count: More than 1: programs are shared by so many of these devices, as `split` arrays are.
     """
-    with jax.default_device(local_device(name)):
+    with jax.default_device(_local_device(name)):
         if count == 1:
             yield
             return

@@ -101,13 +101,13 @@ def is_out_of_memory(error: Exception) -> bool:
 
 def place(network: keras.Model, device: str) -> None:
     """Move a built network's variables to the learner's device. device: A resolved name."""
-    with jax.default_device(there := local_device(device)):
+    with jax.default_device(there := _local_device(device)):
         for variable in network.variables:
             if variable.value.devices() != {there}:
                 variable.assign(np.asarray(variable.value))
 
 
-def local_device(name: str) -> jax.Device:
+def _local_device(name: str) -> jax.Device:
     """Return the device of this process that a resolved name stands for."""
     kind, _, index = name[1:].lower().partition(":")
     found: jax.Device = jax.local_devices(backend=kind)[int(index)]
