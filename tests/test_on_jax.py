@@ -11,8 +11,11 @@ import venv
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
+from ai_edge_litert.interpreter import Interpreter
 
+import actor_learner as al
 from actor_learner.system.installation import install_command
 from tests.support.processes import patience
 
@@ -77,6 +80,18 @@ def test_a_run_is_resumed_on_its_own_backend(trained):
     refused = run("train", "--resume", trained, "--total-steps", 2000, "--backend", "tensorflow", code=2)
     assert 'backend is "jax" there, "tensorflow" here' in refused
     assert refused.count("\n") == 1
+
+
+def test_a_run_is_exported_by_keras_on_tensorflow_to_litert_s_signature(trained, tmp_path):
+    words = ["export", trained, "--format", "tflite", "--output", tmp_path / "out"]
+    refused = started("-c", f"{COMMAND}sys.exit(code)", *words, code=2, KERAS_BACKEND="jax").stderr
+    assert "export with KERAS_BACKEND=tensorflow" in refused
+    started("-c", f"{COMMAND}sys.exit(code)", *words)
+    act = Interpreter(str(tmp_path / "out/policy.tflite")).get_signature_runner()
+    observation = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
+    action = act(observation=observation)["action"]
+    np.testing.assert_array_equal(action, al.load_policy(trained).act(observation))
+    assert set(action.tolist()) == {0, 1}
 
 
 def test_what_was_learned_starts_a_run_on_tensorflow(trained, tmp_path):
