@@ -283,8 +283,9 @@ def _results(found: Figures) -> dict[str, _Result]:
 
 
 def _compared(ours: Sequence[_Result]) -> list[_Result]:
-    """Return the results on TensorFlow that others published at as many steps, too."""
-    return [result for result in ours if result.row.goal and "--backend" not in result.row.options]
+    """Return the results on TensorFlow, at the preset's lag, that others published at as many steps, too."""
+    other = {"--backend", "--max-policy-lag"}
+    return [result for result in ours if result.row.goal and not other.intersection(result.row.options)]
 
 
 def _summary(environments: Mapping[str, Sequence[_Result]]) -> list[str]:
