@@ -126,7 +126,7 @@ class ActorPool:
             vectorization: "auto" uses the id's own vector environment if it has one; "sync" steps the environments of
                 an actor one after the other; "threads" steps them at the same time, for environments that wait.
             wrappers: Gymnasium wrappers around each environment, the last one outermost: "module:Class", or callables
-                that take an environment. Environments are then stepped one by one.
+                that take an environment. The id's own vector environment isn't used then.
             wrapper_kwargs: Keyword arguments of the wrappers, by class name, or a dict for each.
             num_actors: Number of actor processes; 0 steps the environments in this process, for debuggers.
             envs_per_actor: Environments of each actor; None: 8, or its share of `num_envs`.

@@ -130,8 +130,8 @@ class PoolSettings:
         vectorization: "auto" uses the id's own vector environment if it has one; "sync" steps the environments of an
             actor one after the other; "threads" steps them at the same time, for environments that wait.
         wrappers: Gymnasium wrappers around each environment, in this order, the last one outermost: "module:Class", or
-            callables that take an environment. They are inside of the record of episodes, and the environments are
-            stepped one by one.
+            callables that take an environment. They are inside of the record of episodes. The id's own vector
+            environment isn't used then.
         wrapper_kwargs: keyword arguments of the wrappers, by class name: {"TimeLimit": {"max_episode_steps": 50}}, or
             (in Python) a dict for each wrapper.
         autoreset_mode: autoreset mode of a vector environment that doesn't declare one: "next_step", "same_step" or

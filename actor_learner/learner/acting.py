@@ -12,7 +12,7 @@ from keras import ops
 from actor_learner.learner import backend
 from actor_learner.learner.cost import multiplications
 from actor_learner.networks.step import PolicyStep
-from actor_learner.spaces.packed import packed, places, step_results
+from actor_learner.spaces.packed import places, row_dtype, step_results
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.types import Array, Tensor
 
@@ -29,7 +29,7 @@ class DeviceStep:
     def __init__(self, network: keras.Model, spaces: Spaces, device: str = "auto") -> None:
         self.device = backend.resolve_device(device)
         self._network, self._policy = network, PolicyStep(network, spaces)
-        self._inputs = packed((spec.shape[1:], spec.dtype) for spec in self._policy.inputs(1))
+        self._inputs = row_dtype((spec.shape[1:], spec.dtype) for spec in self._policy.inputs(1))
         self._results = step_results(spaces, self._policy.state_shapes)
         self._multiplications = multiplications(network)
         self._compiled: dict[int, backend.Compiled] = {}

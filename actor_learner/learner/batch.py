@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops, tree
 
 from actor_learner.learner import backend
-from actor_learner.learner.packing import Packed, pack
+from actor_learner.learner.packing import Packed, emptied, pack
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.types import Nest, Tensor
 
@@ -41,7 +41,7 @@ def packed(*parts: tuple[Nest, int | None]) -> Packed:
 
 def sent(argument: Packed) -> Packed:
     """Return an argument whose arrays are on the device already."""
-    return argument._replace(arrays=backend.to_device(list(argument.arrays)))
+    return argument._replace(arrays=backend.to_device(list(argument.arrays)), nest=emptied(argument.nest))
 
 
 def packed_fields(trajectory: Trajectory) -> Packed:

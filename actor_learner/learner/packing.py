@@ -89,9 +89,9 @@ def of_arrays(
     bitcast: Returns a tensor's bits as those of a dtype, one axis more where that is smaller, one less where larger.
     """
     like = [
-        argument._replace(arrays=[None] * len(argument.arrays), nest=_emptied(argument.nest))
+        argument._replace(arrays=[None] * len(argument.arrays), nest=emptied(argument.nest))
         if isinstance(argument, Packed)
-        else _emptied(argument)
+        else emptied(argument)
         for argument in arguments
     ]
 
@@ -102,7 +102,8 @@ def of_arrays(
     return of_arrays
 
 
-def _emptied(nest: Nest) -> Nest:
+def emptied(nest: Nest) -> Nest:
+    """Return a nest of the same structure that keeps no array alive."""
     return tree.map_structure(lambda _: 0, nest)
 
 

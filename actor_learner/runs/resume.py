@@ -150,10 +150,10 @@ def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
 def with_own_lag(config: TrainConfig) -> TrainConfig:
     """Return the config with the `max_policy_lag` of the run to resume, unless one was given.
 
-    Raises ValueError if there is no run.
+    It counts as given where it isn't the default. Raises ValueError if there is no run.
     """
     recorded = directory.read_config(_named_run(config).path).integer("max_policy_lag")
-    if recorded is None or "max_policy_lag" not in config.left_open:
+    if recorded in (None, config.max_policy_lag) or "max_policy_lag" not in config.left_open:
         return config
     return config.replace(max_policy_lag=recorded)
 

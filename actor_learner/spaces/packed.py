@@ -25,13 +25,13 @@ class Place(NamedTuple):
     shape: tuple[int, ...]  # of a row
 
 
-def packed(fields: Iterable[tuple[tuple[int, ...], np.dtype[Any]]]) -> np.dtype[Any]:
+def row_dtype(fields: Iterable[tuple[tuple[int, ...], np.dtype[Any]]]) -> np.dtype[Any]:
     """Return the dtype of rows with arrays of these shapes and dtypes, aligned."""
     return np.dtype([(str(index), dtype, shape) for index, (shape, dtype) in enumerate(fields)], align=True)
 
 
 def places(rows: np.dtype[Any]) -> list[Place]:
-    """Return the places of the arrays in a row of a `packed` dtype."""
+    """Return the places of the arrays in a row of a `row_dtype`."""
     found = []
     for name in rows.names or ():
         field, start = rows.fields[name][:2]  # type: ignore[index]
@@ -47,4 +47,4 @@ def unpacked(rows: Array) -> Leaves:
 def step_results(spaces: Spaces, state_shapes: Sequence[tuple[int, ...]]) -> np.dtype[Any]:
     """Return the dtype of a policy step's results: leaves of the action, its log-probability, leaves of the state."""
     action = [(leaf.shape, leaf.dtype) for leaf in spaces.action.leaves]
-    return packed([*action, ((), NUMBER), *((shape, NUMBER) for shape in state_shapes)])
+    return row_dtype([*action, ((), NUMBER), *((shape, NUMBER) for shape in state_shapes)])

@@ -20,14 +20,16 @@ _MIN_DRIVERS = {12: 525, 13: 580}
 _BUS_ID_BYTES = 32
 
 
-def unused_gpu(library: str, extra: str, cuda: int) -> str | None:
+def unused_gpu(library: str, extra: str, cuda: int, *, hidden: bool = False) -> str | None:
     """Return why `library`, which sees no GPU, doesn't use the one of this machine, and what to do; None without one.
 
     Nor is there a reason where the environment hides it. extra: of this package, with the library's version `cuda` of
-    CUDA.
+    CUDA. hidden: True if this process hides the GPUs from the library.
     """
     if not _is_there() or os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return None
+    if hidden:
+        return f"{library} can't use this machine's GPU: device='cpu' has hidden it from this process; start another"
     driver = driver_version()
     if driver is None:
         return f"{library} can't use this machine's GPU: NVIDIA's driver isn't loaded; install it, see nvidia-smi"
@@ -49,9 +51,9 @@ def unused_gpu(library: str, extra: str, cuda: int) -> str | None:
 
 
 @functools.cache
-def warn_of_unused_gpu(library: str, extra: str, cuda: int) -> None:
+def warn_of_unused_gpu(library: str, extra: str, cuda: int, *, hidden: bool = False) -> None:
     """Warn once of a GPU that a library doesn't use; see `unused_gpu`."""
-    if (reason := unused_gpu(library, extra, cuda)) is not None:
+    if (reason := unused_gpu(library, extra, cuda, hidden=hidden)) is not None:
         warnings.warn(f"{reason}. Received: device='auto', which is the CPU now", UserWarning, stacklevel=2)
 
 

@@ -135,6 +135,7 @@ class TestResolve:
             ([Script([])], "must be a callable that builds the environment. Received: a ready one"),
             (["CartPole-v1", None, "async"], "'sync' or 'threads'. Received: vectorization='async'"),
             ([lambda num_envs: Arrays(num_envs), None, "sync"], "needs single environments"),
+            ([lambda num_envs: Arrays(num_envs), None, "threads"], "vectorization='threads' needs single environments"),
             ([Script, {"episode": 3}], "`Script(episodes, observation_space=None)` can't be called"),
             ([Script, {"episode": 3}], "Received: env_kwargs={'episode': 3}"),
             (["CartPole-v1", [1]], "`env_kwargs` must be a dict with names as keys. Received: env_kwargs=[1]"),

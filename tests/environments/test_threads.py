@@ -9,7 +9,6 @@ from collections import defaultdict
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box, Discrete
 
 from actor_learner.environments import threads
@@ -119,7 +118,6 @@ def test_one_environment_has_no_thread():
     assert not isinstance(make(Walk, num_envs=1).vector_env, threads.ThreadedVectorEnv)
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "threads"])
 @pytest.mark.parametrize(
     ("result", "message"),
     [
@@ -128,8 +126,8 @@ def test_one_environment_has_no_thread():
         ((np.full(1, np.nan), 0.0, False, False, {}), "of environment 1 of env `Walk`, at step 1"),
     ],
 )
-def test_an_error_names_the_environment(vectorization, result, message):
-    environments = make(Walk, vectorization=vectorization)
+def test_an_error_names_the_environment(result, message):
+    environments = make(Walk)
     environments.reset(0)
     environments.vector_env.envs[1].unwrapped.step = lambda action: result
     with pytest.raises(EnvError, match=message):
@@ -166,8 +164,3 @@ def test_an_environment_can_say_that_it_is_not_thread_safe():
     ):
         make(unsafe)
     assert make(unsafe, vectorization="sync").num_envs == NUM_ENVS
-
-
-def test_a_vector_environment_is_refused_before_it_is_built():
-    with pytest.raises(EnvError, match="vectorization='threads' needs single environments, but `CartPoleVectorEnv` b"):
-        resolve_env(CartPoleVectorEnv, vectorization="threads")

@@ -8,7 +8,7 @@ from actor_learner.learner import backend
 from actor_learner.learner.acting import DeviceStep
 from actor_learner.networks.default import default_network
 from actor_learner.networks.step import PolicyStep
-from actor_learner.spaces.packed import packed, unpacked
+from actor_learner.spaces.packed import row_dtype, unpacked
 from actor_learner.spaces.spaces import Spaces
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def test_a_packed_step_returns_what_the_policy_does(kind):
     network = default_network(OBSERVATION, action, hidden_sizes=(6,), seed=0, **options)
     policy, random = PolicyStep(network, spaces), np.random.default_rng(0)
     specs = policy.inputs(ROWS)
-    rows = np.zeros(ROWS, packed((spec.shape[1:], spec.dtype) for spec in specs))
+    rows = np.zeros(ROWS, row_dtype((spec.shape[1:], spec.dtype) for spec in specs))
     for view, spec in zip(unpacked(rows), specs, strict=True):
         view[...] = np.ones(spec.shape) if spec.name == "action_mask" else numbers(spec, random)
         assert np.shares_memory(view, rows)

@@ -37,14 +37,14 @@ def adamw_ema():
 
 
 class Counting(keras.layers.Layer):
-    """Counts its calls, and scales by the count: it assigns wherever the network is called."""
+    """Counts its calls, in 64 bits, and scales by the count: it assigns wherever the network is called."""
 
     def build(self, input_shape):
-        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+        self.calls = self.add_weight(shape=(), initializer="zeros", dtype="int64", trainable=False)
 
     def call(self, x):
-        self.calls.assign(self.calls + 1.0)
-        return x * (1.0 + 0.01 * self.calls)
+        self.calls.assign(self.calls + 1)
+        return x * (1.0 + 0.01 * keras.ops.cast(self.calls, x.dtype))
 
 
 def counting_network(observation_space, action_space, seed):

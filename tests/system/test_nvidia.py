@@ -30,6 +30,7 @@ def with_driver(root, version):
 
 def test_a_driver_that_is_missing_or_incomplete_is_named(root, monkeypatch):
     assert "NVIDIA's driver isn't loaded" in nvidia.unused_gpu("JAX", "jax-cuda", 13)
+    assert "device='cpu' has hidden it from this process" in nvidia.unused_gpu("JAX", "jax-cuda", 13, hidden=True)
     with_driver(root, "550.54.15")
     assert "libcuda.so.1, a part of NVIDIA's driver 550.54.15, is missing" in nvidia.unused_gpu("JAX", "jax-cuda", 13)
     monkeypatch.setattr(nvidia, "_load", lambda name: object())

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.graph import LoadedGraph
-from actor_learner.spaces.packed import NUMBER, packed, step_results, unpacked
+from actor_learner.spaces.packed import NUMBER, row_dtype, step_results, unpacked
 from actor_learner.spaces.trajectory import Fields
 from actor_learner.system.types import Array
 
@@ -29,7 +29,7 @@ class StepRows(NamedTuple):
             numbers.append((spaces.mask_size,))
         inputs += [(shape, NUMBER) for shape in numbers]
         return {
-            "inputs": ((num_envs,), packed(inputs)),
+            "inputs": ((num_envs,), row_dtype(inputs)),
             "outputs": ((num_envs,), step_results(spaces, exported.state_shapes)),
         }
 

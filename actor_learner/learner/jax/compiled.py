@@ -7,7 +7,6 @@ variable that the code assigns must be in `state`: one that is left out is read 
 from __future__ import annotations
 
 import contextlib
-import math
 import operator
 import warnings
 from collections import defaultdict
@@ -29,8 +28,6 @@ from actor_learner.learner.packing import MAX_BYTES, Packed, arrays_of, of_array
 from actor_learner.system.types import Nest, Tensor
 
 Variables = Sequence[keras.Variable]
-
-_WORD = 4  # bytes of the largest number on the device
 
 AXIS = "devices"
 """The axis of the mesh of devices that share an update."""
@@ -171,7 +168,7 @@ class _SideBySide:
 
     def __init__(self, variables: Variables) -> None:
         self._variables = list(variables)
-        self._large = [math.prod(each.shape) * _WORD > MAX_BYTES for each in self._variables]
+        self._large = [each._value.nbytes > MAX_BYTES for each in self._variables]
         self._vectors: dict[str, Tensor] = {}
         self._alone: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -201,7 +198,8 @@ class _SideBySide:
 
         def of_joined(joined: tuple[dict[str, Tensor], list[Tensor]], arrays: Sequence[Tensor]) -> Any:
             vectors, alone = joined
-            small, large = iter(_cut(vectors, self._those(self._variables, large=False))), iter(alone)
+            like = self._those([each._value for each in self._variables], large=False)
+            small, large = iter(_cut(vectors, like)), iter(alone)
             values, result = pure([next(large if is_large else small) for is_large in self._large], arrays)
             return _join(self._those(values, large=False)), values, result
 
@@ -220,14 +218,14 @@ def _join(values: Sequence[Tensor]) -> dict[str, Tensor]:
     return {dtype: jnp.concatenate(parts) for dtype, parts in of_dtype.items()}
 
 
-def _cut(vectors: dict[str, Tensor], like: Variables) -> list[Tensor]:
-    """Return the values of variables that were joined into vectors."""
+def _cut(vectors: dict[str, Tensor], like: Sequence[Tensor]) -> list[Tensor]:
+    """Return the values, of these shapes and dtypes, that were joined into vectors."""
     first: dict[str, int] = defaultdict(int)
     values = []
-    for variable in like:
-        start = first[variable.dtype]
-        first[variable.dtype] = end = start + math.prod(variable.shape)
-        values.append(jnp.reshape(vectors[variable.dtype][start:end], variable.shape))
+    for value in like:
+        dtype, start = value.dtype.name, first[value.dtype.name]
+        first[dtype] = end = start + value.size
+        values.append(jnp.reshape(vectors[dtype][start:end], value.shape))
     return values
 
 

@@ -31,12 +31,13 @@ def resolve_device(device: str, devices: int | None = None) -> str:
     """
     check_choice("device", device, DEVICES)
     has_gpu = device != "cpu" and any(found.platform == "gpu" for found in _devices())
+    hidden = bool(jax.config.jax_platforms) and not os.environ.get("JAX_PLATFORMS")  # by `use_only`
     if device == "gpu" and not has_gpu:
-        reason = unused_gpu(*_CUDA) or install_command("actor-learner[jax-cuda]")
+        reason = unused_gpu(*_CUDA, hidden=hidden) or install_command("actor-learner[jax-cuda]")
         received = f"JAX on {jax.config.jax_platforms}" if jax.config.jax_platforms else "none"
         raise ValueError(f"`device='gpu'` needs a GPU that JAX sees ({reason}). Received: {received}")
-    if device == "auto" and not has_gpu and not jax.config.jax_platforms:
-        warn_of_unused_gpu(*_CUDA)
+    if device == "auto" and not has_gpu and not os.environ.get("JAX_PLATFORMS"):
+        warn_of_unused_gpu(*_CUDA, hidden=hidden)
     if has_gpu:  # Actors compute in full float32; the learner must agree with their log-probabilities.
         jax.config.update("jax_default_matmul_precision", "highest")
     seen = len(_devices("gpu" if has_gpu else "cpu"))

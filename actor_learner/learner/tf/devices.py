@@ -37,11 +37,12 @@ def resolve_device(device: str, devices: int | None = None) -> str:
             f"`devices` must be 1: only JAX shares an update (--backend jax). Received: devices={devices!r}"
         )
     gpus = tf.config.get_visible_devices("GPU") if device != "cpu" else []
+    hidden = not gpus and bool(tf.config.list_physical_devices("GPU"))  # by `use_only`
     if device == "gpu" and not gpus:
-        reason = unused_gpu(*_CUDA) or install_command("actor-learner[cuda]")
+        reason = unused_gpu(*_CUDA, hidden=hidden) or install_command("actor-learner[cuda]")
         raise ValueError(f"`device='gpu'` needs a GPU that TensorFlow sees ({reason}). Received: none")
-    if device == "auto" and not tf.config.list_physical_devices("GPU"):
-        warn_of_unused_gpu(*_CUDA)
+    if device == "auto" and not gpus:
+        warn_of_unused_gpu(*_CUDA, hidden=hidden)
     _let_memory_grow()
     if gpus:  # Actors compute in full float32; the learner must agree with their log-probabilities.
         tf.config.experimental.enable_tensor_float_32_execution(False)

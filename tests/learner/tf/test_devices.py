@@ -42,7 +42,10 @@ def test_gpus_are_hidden_where_the_cpu_is_asked_for_until_tensorflow_has_started
 def test_a_gpu_that_is_hidden_is_none(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"])
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [])
-    assert resolve_device("auto") == "/CPU:0"
+    warn = Mock()
+    monkeypatch.setattr("actor_learner.learner.tf.devices.warn_of_unused_gpu", warn)
+    assert resolve_device("cpu") == resolve_device("auto") == "/CPU:0"
+    assert warn.mock_calls == [call("TensorFlow", "cuda", 12, hidden=True)]
     with pytest.raises(ValueError, match="needs a GPU that TensorFlow sees .* Received: none"):
         resolve_device("gpu")
 
