@@ -286,6 +286,7 @@ def test_a_search_at_the_shell(in_an_empty_folder, monkeypatch, capsys):
         num_actors=found["best"]["num_actors"],
         envs_per_actor=2 // found["best"]["num_actors"],
         unroll_length=16,
+        max_policy_lag=0,
         hidden_sizes=(8,),
         learner_threads=1,
         acting=found["best"]["acting"],

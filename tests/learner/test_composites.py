@@ -236,6 +236,7 @@ def test_a_gpu_evaluates_as_many_rows_at_once_as_a_minibatch_has(device, rows, m
     monkeypatch.setattr(rows_module, "CHUNK_NUMBERS", 8 * 4)
     monkeypatch.setattr("actor_learner.learner.backend.resolve_device", lambda *_: device)
     monkeypatch.setattr("actor_learner.learner.backend.device", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("actor_learner.learner.backend.place", lambda *_: None)
     sizes = []
 
     def watched(function, index, state):
