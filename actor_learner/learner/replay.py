@@ -333,8 +333,8 @@ class ReplayLearner(Learner):
         pairs = [(model, layer) for model in self._all_models for layer in contract.normalization_layers(model)]
         if not pairs:
             return Snapshot(())
-        variables = [variable for _, layer in pairs for variable in layer.variables]
-        variables += [copy for _, copy in models.statistics]
+        touched = itertools.chain(*(layer.variables for _, layer in pairs), *models.statistics)
+        variables = list({id(variable): variable for variable in touched}.values())
         before = Snapshot(variables)
         if self._statistics is None:
 
@@ -345,8 +345,7 @@ class ReplayLearner(Learner):
                 models.copy_statistics()
                 return valid[:1]
 
-            state = [*models.targets, *(variable for model in self._all_models for variable in model.variables)]
-            self._statistics = backend.Compiled(merge, state, with_xla=False)
+            self._statistics = backend.Compiled(merge, variables, with_xla=False)
         valid = np.asarray(trajectory.valid, bool).reshape(-1)
 
         def rows(leaf: Any) -> Array:
