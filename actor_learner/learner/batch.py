@@ -41,7 +41,7 @@ def packed(*parts: tuple[Nest, int | None]) -> Packed:
 
 def sent(argument: Packed) -> Packed:
     """Return an argument whose arrays are on the device already."""
-    return argument._replace(arrays=backend.to_device(list(argument.arrays)), nest=emptied(argument.nest))
+    return argument._replace(arrays=backend.to_device(list(argument.arrays)), nests=emptied(argument.nests))
 
 
 def packed_fields(trajectory: Trajectory) -> Packed:

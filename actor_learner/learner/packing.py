@@ -27,23 +27,29 @@ class _Leaf(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A nest of arrays. arrays: The vector of words, int32, if there are small ones, then the arrays that are alone."""
+    """Nests of arrays.
+
+    arrays: The vector of words, int32, if there are small ones, then the arrays that are alone. names: Of the fields of
+    each nest, which tell arguments with equal shapes apart.
+    """
 
     arrays: Sequence[Any]
     leaves: tuple[_Leaf, ...]
-    nest: Nest
+    names: tuple[tuple[str, ...], ...]
+    nests: Sequence[Nest]
 
 
-def pack(nest: Nest, device_dtype: Callable[[Any], np.dtype[Any]]) -> Packed:
-    """Put the small NumPy arrays and scalars of a nest side by side. Tensors stay alone.
+def pack(nests: Sequence[Nest], device_dtype: Callable[[Any], np.dtype[Any]]) -> Packed:
+    """Put the small NumPy arrays and scalars of nests side by side. Tensors stay alone.
 
     device_dtype: Returns the dtype that an array of some dtype has on the device.
     """
+    names = tuple(tuple(sorted(nest)) if isinstance(nest, dict) else () for nest in nests)
     leaves: list[_Leaf] = []
     small: list[tuple[Any, np.dtype[Any], int, int]] = []  # with its first byte, and that after its last
     alone: list[Any] = []
     end = 0
-    for array in tree.flatten(nest):
+    for array in tree.flatten(nests):
         if not isinstance(array, np.ndarray | np.generic):
             leaves.append(_Leaf(tuple(array.shape), array.dtype.name, -1))
             alone.append(array)
@@ -58,12 +64,12 @@ def pack(nest: Nest, device_dtype: Callable[[Any], np.dtype[Any]]) -> Packed:
         small.append((array, dtype, end * _WORD, end * _WORD + size))
         end += -(-size // _WORD)
     if not small:
-        return Packed(alone, tuple(leaves), nest)
+        return Packed(alone, tuple(leaves), names, nests)
     words = np.empty(end, np.int32)
     memory = words.view(np.uint8)
     for array, dtype, first, last in small:
         memory[first:last].view(dtype).reshape(array.shape)[...] = array
-    return Packed([words, *alone], tuple(leaves), nest)
+    return Packed([words, *alone], tuple(leaves), names, nests)
 
 
 def arrays_of(arguments: Sequence[Nest | Packed]) -> tuple[list[Any], tuple[Any, ...]]:
@@ -73,7 +79,7 @@ def arrays_of(arguments: Sequence[Nest | Packed]) -> tuple[list[Any], tuple[Any,
     for argument in arguments:
         if isinstance(argument, Packed):
             arrays.extend(argument.arrays)
-            key.append(argument.leaves)
+            key.append((argument.names, argument.leaves))
         else:
             found = tree.flatten(argument)
             arrays.extend(found)
@@ -89,7 +95,7 @@ def of_arrays(
     bitcast: Returns a tensor's bits as those of a dtype, one axis more where that is smaller, one less where larger.
     """
     like = [
-        argument._replace(arrays=[None] * len(argument.arrays), nest=emptied(argument.nest))
+        argument._replace(arrays=[None] * len(argument.arrays), nests=emptied(argument.nests))
         if isinstance(argument, Packed)
         else emptied(argument)
         for argument in arguments
@@ -113,7 +119,7 @@ def _filled(like: Nest | Packed, arrays: Iterator[Tensor], bitcast: Callable[[Te
         return tree.pack_sequence_as(like, list(itertools.islice(arrays, len(tree.flatten(like)))))
     words = next(arrays) if any(leaf.start >= 0 for leaf in like.leaves) else None
     leaves = [next(arrays) if leaf.start < 0 else _cut(words, leaf, bitcast) for leaf in like.leaves]
-    return tree.pack_sequence_as(like.nest, leaves)
+    return tree.pack_sequence_as(like.nests, leaves)
 
 
 def _cut(words: Tensor, leaf: _Leaf, bitcast: Callable[[Tensor, str], Tensor]) -> Tensor:

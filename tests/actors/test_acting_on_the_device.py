@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import actor_learner as al
+from actor_learner.actors import place_of_acting
 from actor_learner.actors.device_acting import ActingError, SharedStep
 from actor_learner.actors.place_of_acting import place_acting
 from actor_learner.actors.pool import ActorPool
-from actor_learner.actors.transport.step_rows import StepRows
 from actor_learner.config.settings import PoolSettings
 from actor_learner.learner.acting import DeviceStep
 from actor_learner.networks import default
@@ -164,36 +164,27 @@ def test_closing_does_not_wait_for_the_device(monkeypatch):
         answers.set()
 
 
-class StepThatTakes:
-    """A step on a device that takes this time."""
-
-    def __init__(self, exported, rows, seconds):
-        self.results, self.seconds = np.zeros(*StepRows.fields(exported, rows)["outputs"]), seconds
-
-    def load(self, vector):
-        return vector
-
-    def __call__(self, weights, inputs):
-        assert len(inputs) == len(self.results)
-        if self.seconds:
-            time.sleep(self.seconds)
-        return self.results
-
-
 @pytest.fixture(scope="module")
 def exported():
     with make_pool(CountingEnv, network_for(CountingEnv), num_actors=0) as pool:
         return pool.exported
 
 
-@pytest.mark.parametrize(("envs", "seconds", "place"), [(20_000, 0.0, "device"), (2, 0.05, "actors")])
-def test_auto_takes_the_place_where_all_environments_take_less_time(exported, envs, seconds, place):
-    step = StepThatTakes(exported, 2 * envs, seconds)
-    acting, chosen = place_acting(PoolSettings(acting="auto", num_actors=4), exported, [envs] * 4, lambda: step)
-    assert acting.place == place
+@pytest.mark.parametrize(("in_actors", "place"), [(2.0, "device"), (1.0, "actors")])
+def test_auto_takes_the_place_where_all_environments_take_less_time(exported, in_actors, place, monkeypatch):
+    times = iter([1.5, 1.5, in_actors])  # of the two parts on the device; of one of two actors on a core
+
+    def takes(call):
+        call()
+        return next(times)
+
+    monkeypatch.setattr(place_of_acting, "_median_seconds", takes)
+    monkeypatch.setattr(place_of_acting, "available_cores", lambda: 2)
+    network = network_for(CountingEnv)
+    step = DeviceStep(network, exported.spaces(), "cpu")
+    acting, chosen = place_acting(PoolSettings(acting="auto", num_actors=4), exported, [2] * 4, lambda: step)
+    assert acting[:1] + acting[2:] == (place, 2 * in_actors, 3.0)
     assert chosen is (step if place == "device" else None)
-    assert acting.seconds_on_device >= 2 * seconds
-    assert (acting.seconds_on_device < acting.seconds_in_actors) == (place == "device")
 
 
 def test_auto_leaves_acting_to_the_actors_where_the_device_cannot(exported):

@@ -15,7 +15,7 @@ from keras import layers, ops, tree
 import actor_learner as al
 from actor_learner.learner import backend, batch as rows_module
 from actor_learner.learner.backend import map_chunks
-from actor_learner.learner.batch import fields_of, in_chunks, packed_fields, side_by_side, without_invalid
+from actor_learner.learner.batch import fields_of, in_chunks, packed, packed_fields, side_by_side, without_invalid
 from actor_learner.networks import contract
 from actor_learner.networks.contract import network_distribution
 from actor_learner.spaces.spaces import Spaces
@@ -191,6 +191,8 @@ def test_leaves_reach_the_device_in_their_own_dtypes():
         for found, leaf in zip(tree.flatten(sent[name]), tree.flatten(whole), strict=True):
             assert found.dtype == leaf.dtype
             np.testing.assert_array_equal(found, leaf)
+    of_name = backend.Compiled(lambda parts: parts[0], (), with_xla=False)
+    assert [list(of_name(packed(({name: np.zeros(3)}, None)))) for name in "ab"] == [["a"], ["b"]]
     batch = side_by_side(without_invalid(sent))
     observation = batch["observation"]
     assert observation["camera"].dtype == tf.uint8
