@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import keras
@@ -11,6 +10,7 @@ from keras import ops
 
 from actor_learner.learner import backend
 from actor_learner.learner.cost import multiplications
+from actor_learner.learner.weights import split_weights
 from actor_learner.networks.step import PolicyStep
 from actor_learner.spaces.packed import places, row_dtype, step_results
 from actor_learner.spaces.spaces import Spaces
@@ -31,6 +31,7 @@ class DeviceStep:
         self._network, self._policy = network, PolicyStep(network, spaces)
         self._inputs = row_dtype((spec.shape[1:], spec.dtype) for spec in self._policy.inputs(1))
         self._results = step_results(spaces, self._policy.state_shapes)
+        self._shapes = [tuple(weight.shape) for weight in network.weights]
         self._multiplications = multiplications(network)
         self._compiled: dict[int, backend.Compiled] = {}
 
@@ -64,17 +65,8 @@ class DeviceStep:
             ops.reshape(backend.from_bytes(data[:, place.start : place.stop], place.dtype), (rows, *place.shape))
             for place in places(self._inputs)
         ]
-        stepped = self._policy.step(inputs, self._split(weights))
+        stepped = self._policy.step(inputs, split_weights(weights, self._shapes, ops.reshape))
         return self._pack([*stepped.action, stepped.log_prob, *stepped.state], rows)
-
-    def _split(self, vector: Tensor) -> list[Tensor]:
-        """Cut the weights out of their vector. As arguments of their own, each would cost time in each call."""
-        found, start = [], 0
-        for shape in (tuple(weight.shape) for weight in self._network.weights):
-            stop = start + math.prod(shape)
-            found.append(ops.reshape(vector[start:stop], shape))
-            start = stop
-        return found
 
     def _pack(self, results: Sequence[Tensor], rows: int) -> Tensor:
         own = places(self._results)

@@ -225,16 +225,17 @@ class Update:
     def _probe(self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor) -> tuple[list[str], bool]:
         """Return the names of a step's metrics, and if they can end an update, from a graph that is thrown away."""
         further = ("gradient_norm", *self._loss_scaling.step_metrics)
-        found: dict[str, bool] = {}
+        names, ends = set[str](), list[bool]()
         constants = {name: 1.0 for name in algorithm.SCHEDULED if getattr(algorithm, name) is not None}
 
         def probe(rows: dict[str, Nest], order: Tensor) -> None:
             loss, metrics = self._loss(algorithm.at(constants), self._minibatch(rows, order[0]))
             metrics |= dict.fromkeys(further, loss)
-            found.update(dict.fromkeys(metrics, algorithm.ends_update(metrics) is not None))
+            names.update(metrics)
+            ends.append(algorithm.ends_update(metrics) is not None)
 
         backend.trace_once(probe, rows, order)
-        return sorted(found), any(found.values())
+        return sorted(names), any(ends)
 
     def _loss(self, algorithm: Algorithm, minibatch: dict[str, Nest]) -> tuple[Tensor, dict[str, Tensor]]:
         outputs = self.calls.outputs(minibatch, entropy=True)
