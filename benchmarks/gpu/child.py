@@ -63,18 +63,6 @@ def uses_tf32() -> bool | None:
     return bool(tf.config.experimental.tensor_float_32_execution_enabled())
 
 
-def allow_tf32() -> None:
-    """Let products of float32 use TensorFloat-32, which a new `al.Learner` on a GPU rules out."""
-    if keras_backend() == "jax":
-        import jax
-
-        jax.config.update("jax_default_matmul_precision", "tensorfloat32")
-    else:
-        import tensorflow as tf
-
-        tf.config.experimental.enable_tensor_float_32_execution(True)
-
-
 def peak_bytes() -> int | None:
     """Return the most memory of the GPU that this process has used at once; None without one."""
     if keras_backend() == "jax":
@@ -94,10 +82,9 @@ def make_learner(network: str, precision: str, device: str, minibatch_size: int)
     with backend.device(backend.resolve_device(device)):
         made = make_network(network, precision)
     algorithm = al.PPO(minibatch_size=minibatch_size, epochs=EPOCHS, learning_rate=1e-5)
-    learner = al.Learner(made, algorithm, action_space=NETWORKS[network].action, device=device)
-    if PRECISIONS[precision].tf32:
-        allow_tf32()
-    return learner
+    has_gpu = "GPU" in backend.resolve_device(device)  # a CPU has no TF32: a rehearsal multiplies float32
+    tf32 = PRECISIONS[precision].tf32 and has_gpu
+    return al.Learner(made, algorithm, action_space=NETWORKS[network].action, device=device, tf32=tf32)
 
 
 def learner_rows(
@@ -141,6 +128,7 @@ def agreement(network: str, precision: str, device: str) -> Figures:
         lambda rows: update.calls.outputs(rows, entropy=False)["log_prob"],
         learner.network.variables,
         with_xla=bool(learner.compiled_with_xla),
+        tf32=learner.tf32,
     )
     with backend.device(learner.device):
         found = backend.to_numpy(evaluate(backend.to_device({"observation": seen, "action": action})))
@@ -184,11 +172,9 @@ def seconds_of(work: Callable[[], Any]) -> float:
 
 def copy_batch(learner: al.Learner, batch: al.Trajectory) -> None:
     """Copy a batch to the device, and wait until it is there."""
-    from keras import tree
-
     learner.prefetch(batch)
     assert learner._prefetched is not None
-    for leaf in tree.flatten(learner._prefetched.tensors):
+    for leaf in learner._prefetched.fields.arrays:
         leaf.block_until_ready() if hasattr(leaf, "block_until_ready") else leaf[..., -1].numpy()
 
 

@@ -19,7 +19,7 @@ from actor_learner.benchmark.whole import Run, Span
 from actor_learner.build import make_pool
 from actor_learner.spaces.spaces import Spaces
 from benchmarks.gpu import child, gpu, pack, page
-from benchmarks.gpu.works import ACTORS, PIPELINES
+from benchmarks.gpu.works import ACTORS, EPOCHS, PIPELINES
 from benchmarks.harness import ROOT, RunFailedError
 
 pytestmark = pytest.mark.thorough
@@ -153,3 +153,9 @@ def test_the_pack_brings_what_the_machine_lacks(tmp_path):
     assert {"actor_learner/config/presets.toml", "actor_learner_envs/catch.py", "benchmarks/gpu/gpu.py"} <= files
     assert not {file for file in files if Path(file).suffix in (".json", ".png", ".md", ".pyc")}
     subprocess.run(["bash", "-n", pack.RUN], check=True)
+
+
+def test_an_update_is_measured_with_and_without_a_copy_of_its_batch_ahead():
+    row = child.updates("mlp", "float32", "cpu", minibatch_size=32, rows=64, seconds=0.01)
+    assert min(row["update_seconds"], row["update_seconds_copied_ahead"], row["transfer_seconds"]) > 0
+    assert row["samples_per_second"] == pytest.approx(64 * EPOCHS / row["update_seconds"])
