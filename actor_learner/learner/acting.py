@@ -48,8 +48,7 @@ class DeviceStep:
         """
         rows = len(inputs)
         with backend.device(self.device):
-            data = backend.to_device(inputs.view(np.uint8).reshape(rows, -1))
-            found = backend.to_numpy(self._program(rows)(weights, data))
+            found = backend.to_numpy(self._program(rows)(weights, inputs.view(np.uint8).reshape(rows, -1)))
         return found.view(self._results)[:, 0]
 
     def _program(self, rows: int) -> backend.Compiled:

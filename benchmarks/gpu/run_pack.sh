@@ -9,4 +9,4 @@ if [ ! -e "$work/cache" ]; then
     chmod -R u=rwX,go= "$work/cache"
 fi
 export ACTOR_LEARNER_CACHE="$work/cache" KERAS_BACKEND=jax MUJOCO_GL=disable PYTHONPATH="$here/source"
-exec "${PYTHON:-python3}" -m benchmarks gpu --backend jax "$@"
+exec "${PYTHON:-python3}" -P -m benchmarks gpu --backend jax "$@"

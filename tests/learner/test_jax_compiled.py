@@ -9,6 +9,7 @@ import pytest
 
 jax = pytest.importorskip("jax", reason="needs jax")
 
+from actor_learner.learner.jax import compiled  # noqa: E402
 from actor_learner.learner.jax.compiled import Compiled  # noqa: E402
 
 
@@ -28,3 +29,13 @@ def test_products_are_full_float32_unless_tf32_is_asked_for(tf32):
     found = re.findall(r"stablehlo\.(dot_general|convolution)[^\n]*?\b(HIGH|HIGHEST|DEFAULT)\b", text)
     assert {operation for operation, _ in found} == {"dot_general", "convolution"}
     assert {precision for _, precision in found} == {"HIGH" if tf32 else "HIGHEST"}
+
+
+def test_triton_multiplies_no_matrices_on_a_gpu_unless_asked_to(monkeypatch):
+    """XLA's search for its kernels may not end."""
+    monkeypatch.setattr(compiled, "_on_cpu", lambda: False)
+    options = compiled._compiler_options()
+    assert options == {"xla_gpu_enable_triton_gemm": False}
+    assert jax.jit(lambda x: x + 1).lower(1.0).compile(options)(1.0) == 2.0  # XLA knows the name
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=true")
+    assert compiled._compiler_options() == {}

@@ -1,4 +1,4 @@
-"""Gradients of convolutions in XLA's order of dimensions."""
+"""Convolutions and their gradients in the form that XLA computes fastest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 jax = pytest.importorskip("jax", reason="needs jax")
 from jax import lax  # noqa: E402
 
-from actor_learner.learner.jax.convolutions import in_canonical_order  # noqa: E402
+from actor_learner.learner.jax.convolutions import in_canonical_order, with_enough_channels  # noqa: E402
 
 pytestmark = pytest.mark.thorough
 NHWC = ("NHWC", "HWIO", "NHWC")
@@ -65,3 +65,46 @@ def test_xla_gets_no_other_order():
     assert orders(gradients(images, kernel, options)) != {"b01f_01io->b01f"}
     with in_canonical_order():
         assert orders(gradients(images, kernel, options)) == {"b01f_01io->b01f"}
+
+
+@pytest.mark.parametrize(
+    ("window", "options", "strides"),
+    [
+        ((8, 8, 3, 5), {"window_strides": (4, 4), "padding": "VALID"}, (1, 1)),
+        ((4, 4, 3, 5), {"window_strides": (2, 2), "padding": "SAME"}, (1, 1)),
+        ((4, 6, 3, 5), {"window_strides": (2, 3), "padding": ((1, 2), (0, 3))}, (1, 1)),
+        ((4, 3, 3, 5), {"window_strides": (2, 2), "padding": "VALID"}, (2, 2)),  # 2 doesn't divide 3
+        ((4, 4, 3, 5), {"window_strides": (2, 2), "padding": "VALID", "rhs_dilation": (2, 1)}, (2, 2)),
+        ((4, 4, 1, 6), {"window_strides": (2, 2), "padding": "VALID", "feature_group_count": 3}, (2, 2)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("order", [NHWC, ("NCHW", "OIHW", "NCHW")], ids=str)
+def test_few_channels_are_convolved_without_strides(window, options, strides, order):
+    rng = np.random.default_rng(0)
+
+    def ordered(array, usual, wanted):
+        return jax.numpy.asarray(np.transpose(array.astype(np.float32), [usual.index(axis) for axis in wanted]))
+
+    images = ordered(rng.normal(size=(2, 19, 22, 3)), NHWC[0], order[0])
+    kernel = ordered(rng.normal(size=window), NHWC[1], order[1])
+
+    def convolve(images, kernel):
+        return lax.conv_general_dilated(images, kernel, dimension_numbers=order, **options)
+
+    def results():
+        loss = jax.value_and_grad(lambda *both: jax.numpy.sin(convolve(*both)).sum(), (0, 1))
+        return [convolve(images, kernel), *jax.tree.leaves(loss(images, kernel))]
+
+    usual = results()
+    with with_enough_channels():
+        assert f"window_strides={strides}" in str(jax.make_jaxpr(convolve)(images, kernel))
+        for expected, actual in zip(usual, results(), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_convolutions_of_eight_channels_keep_their_strides():
+    images, kernel = jax.numpy.zeros((1, 8, 8, 8)), jax.numpy.zeros((4, 4, 8, 2))
+    with with_enough_channels():
+        graph = jax.make_jaxpr(lambda *both: lax.conv_general_dilated(*both, (2, 2), "VALID", dimension_numbers=NHWC))
+        assert "window_strides=(2, 2)" in str(graph(images, kernel))

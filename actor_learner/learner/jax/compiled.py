@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from jax.extend import core
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keras import tree
 
-from actor_learner.learner.jax.convolutions import in_canonical_order
+from actor_learner.learner.jax.convolutions import in_canonical_order, with_enough_channels
 from actor_learner.learner.jax.devices import _local_device
 from actor_learner.learner.packing import MAX_BYTES, Packed, arrays_of, of_arrays
 from actor_learner.system.types import Nest, Tensor
@@ -138,7 +139,7 @@ class Compiled:
     def _trace(self, shapes: Any, arrays: Sequence[Any], arguments: Sequence[Nest | Packed]) -> Any:
         if (lowered := self._lowered.get(shapes)) is None:
             precision = jax.default_matmul_precision("tensorfloat32") if self._tf32 else contextlib.nullcontext()
-            with precision, in_canonical_order() if _on_cpu() else contextlib.nullcontext():
+            with precision, in_canonical_order() if _on_cpu() else with_enough_channels():
                 pure = self._state.pure(of_arrays(self._function, arguments, jax.lax.bitcast_convert_type))
                 lowered = jax.jit(pure, out_shardings=_placement()).lower(self._state.joined(), arrays)
                 self._lowered[shapes] = lowered
@@ -148,11 +149,24 @@ class Compiled:
         """Return what the function returns. It may read NumPy arrays where they are, until it returns."""
         arrays, shapes = arrays_of(arguments)
         if (program := self._programs.get(shapes)) is None:
-            program = self._programs[shapes] = self._trace(shapes, arrays, arguments).compile()
+            program = self._programs[shapes] = self._trace(shapes, arrays, arguments).compile(_compiler_options())
         vectors, values, result = program(self._state.joined(), arrays)
+        if not _on_cpu():
+            for leaf in jax.tree.leaves(result):
+                leaf.copy_to_host_async()  # asked for when the result is ready, a copy takes 0.1 ms longer
         jax.block_until_ready(result)  # memory may run out only now; then the variables keep their values
         self._state.assign(vectors, values)
         return result
+
+
+def _compiler_options() -> dict[str, bool]:
+    """Return XLA's options: on a GPU, cuBLAS computes products of matrices unless `XLA_FLAGS` says otherwise.
+
+    XLA's search for the fastest Triton kernels can wait for itself forever where it has fewer threads than there are
+    cores (JAX 0.11.2, on an H200 with 16 cores). They are faster for small minibatches only.
+    """
+    named = "xla_gpu_enable_triton_gemm"
+    return {} if _on_cpu() or named in os.environ.get("XLA_FLAGS", "") else {named: False}
 
 
 def _on_cpu() -> bool:
