@@ -87,12 +87,14 @@ def fields_below(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     """Return the fields that still count below `changes`.
 
     A network replaces the fields of the default network, an algorithm's instance all hyperparameters,
-    `envs_per_actor` the number of all environments, an optimizer its learning rate and its clipping, and no memory what
-    only matters to one.
+    `envs_per_actor` the number of all environments, another number of these or another lag the number of actors, an
+    optimizer its learning rate and its clipping, and no memory what only matters to one.
     """
     dropped: set[str] = set()
     if changes.get("envs_per_actor") is not None:
         dropped = {"num_envs"}
+    if any(changes.get(name) is not None for name in ("envs_per_actor", "num_envs", "max_policy_lag")):
+        dropped |= {"num_actors"}
     if changes.get("memory", "the preset's") is None:
         dropped |= {"memory_size", "sequence_length", "burn_in"}
     if changes.get("network") is not None or changes.get("init_from") is not None:

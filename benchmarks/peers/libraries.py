@@ -47,12 +47,21 @@ PEERS: dict[str, Peer] = {
     "sbx": Peer("SBX", "sb3", "sb3", ("sbx-rl", "jax"), options={"peer": "sbx"}, **_SB3),
     "sample_factory": Peer(
         *("Sample Factory", "sample_factory", "sample_factory", ("sample-factory", "torch")),
-        works=("cartpole", "cartpole64", "cartpole32"),
+        works=("cartpole", "cartpole64", "cartpole32", "halfcheetah"),
         options={"workers": 2},
         settings=({"threads": 1},),  # it sets one thread itself
-        note="2 workers, rollouts of at most a minibatch, a batch collected while the one before is learned",
+        note="2 workers, rollouts of at most a minibatch, one batch ahead; HalfCheetah-v4",
         worker=r"multiprocessing.spawn",
         clock="observer's call after each iteration",
+        deadline=200.0,
+    ),
+    "rllib": Peer(
+        *("RLlib", "rllib", "rllib", ("ray", "torch"), WORK_NAMES[:3]),
+        settings=({"workers": 0, "threads": 2}, {"workers": 0, "threads": 1}, {"workers": 2, "threads": 1}),
+        note="PPO's new API stack; environments in the learner's process, or in one or two env runners",
+        worker=r"ray::SingleAgentEnvRunner",
+        clock="the end of each call of `train`",
+        deadline=200.0,
     ),
     "cleanrl_jax": Peer(
         *("CleanRL's way, EnvPool, JAX", "cleanrl_jax", "cleanrl_jax", ("jax", "flax", "envpool"), WORK_NAMES[:3]),
@@ -67,7 +76,8 @@ _SB3_PACKAGES = (
 )
 VENVS: dict[str, tuple[tuple[str, ...], ...]] = {
     "sb3": (_TORCH, _SB3_PACKAGES),
-    "sample_factory": (_TORCH, ("sample-factory==2.1.*",)),
+    "rllib": (_TORCH, ("ray[rllib]==2.60.*", "gymnasium[mujoco]")),
+    "sample_factory": (_TORCH, ("sample-factory==2.1.*", "mujoco<3.2", "imageio")),
     "cleanrl_jax": (("jax==0.10.*", "flax", "optax", "gymnasium", "envpool==1.2.*"),),
 }
 """The packages of each, in successive calls of pip: torch first, so that nothing installs another build of it."""

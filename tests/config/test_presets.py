@@ -58,6 +58,14 @@ def test_environments_are_split_anew_from_the_numbers_that_were_asked_for():
     assert freely.replace(envs_per_actor=2).env_counts == (2,) * 5
 
 
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [({}, (8,)), ({"num_envs": 16}, (8, 8)), ({"envs_per_actor": 8}, (8, 8)), ({"max_policy_lag": 0}, (4, 4))],
+)
+def test_a_preset_s_one_actor_is_for_its_own_environments_and_lag(changes, counts):
+    assert al.preset("CartPole-v1", **changes).env_counts == counts
+
+
 @pytest.mark.parametrize(("actors", "counts"), [(0, (8,)), (1, (8,)), (2, (4, 4)), (3, (3, 3, 2)), (8, (1,) * 8)])
 def test_a_preset_s_environments_are_split_over_the_actors(actors, counts):
     config = al.preset("CartPole-v1", num_actors=actors)

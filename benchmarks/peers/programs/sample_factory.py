@@ -14,14 +14,26 @@ from sample_factory.train import make_runner
 
 from benchmarks.peers.programs.clock import WINDOW, Clock, read_task
 
-COMMON = {"algo": "APPO", "env": "CartPole-v1", "experiment": "run", "train_for_env_steps": 10**9, "device": "cpu"}
+COMMON = {"algo": "APPO", "experiment": "run", "train_for_env_steps": 10**9, "device": "cpu"}
+COMMON |= {"max_policy_lag": 10**9}  # in optimizer steps, of which an update may have more than the 1000 of its default
 COMMON |= {"use_rnn": False, "recurrence": 1, "with_vtrace": False, "with_wandb": False}
-EXAMPLE = {**COMMON, "num_envs_per_worker": 20, "policy_workers_per_policy": 2, "batch_size": 512, "reward_scale": 0.1}
+EXAMPLE = {
+    **COMMON,
+    "env": "CartPole-v1",
+    "num_envs_per_worker": 20,
+    "policy_workers_per_policy": 2,
+    "batch_size": 512,
+    "reward_scale": 0.1,
+}
 """The flags of its own example for CartPole-v1."""
 
 
 def make_env(name: str, *_: Any, render_mode: str | None = None, **__: Any) -> Any:
     return gymnasium.make(name, render_mode=render_mode)
+
+
+for _name in ("CartPole-v1", "HalfCheetah-v4"):
+    register_env(_name, make_env)  # in each process that imports this file, too
 
 
 def settings(task: SimpleNamespace) -> dict[str, Any]:
@@ -31,6 +43,7 @@ def settings(task: SimpleNamespace) -> dict[str, Any]:
     batch = task.envs * task.unroll_length
     return {
         **COMMON,
+        "env": task.env.replace("-v5", "-v4"),  # it needs a Gymnasium that has no v5
         "num_workers": task.workers,
         "num_envs_per_worker": task.envs // task.workers,
         "rollout": min(task.unroll_length, task.minibatch_size),
@@ -61,7 +74,6 @@ def main() -> None:
     arguments = []
     for name, value in flags.items():
         arguments += [f"--{name}", *map(str, value)] if isinstance(value, tuple) else [f"--{name}={value}"]
-    register_env("CartPole-v1", make_env)
     parser, _ = parse_sf_args(argv=arguments)
     config, runner = make_runner(parse_full_cfg(parser, arguments))
     runner.register_observer(Ticks(Clock(task), config.batch_size * config.num_batches_per_epoch))
