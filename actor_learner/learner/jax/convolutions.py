@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -25,12 +26,14 @@ from actor_learner.system.types import Tensor
 
 _MIN_CHANNELS = 8
 _conv_general_dilated = lax.conv_general_dilated
+_one_at_a_time = threading.RLock()
+"""Threads that replaced the function of the whole process at the same time could leave it replaced."""
 
 
 @contextlib.contextmanager
 def in_canonical_order() -> Iterator[None]:
     """Write down the gradients of convolutions in XLA's own order of dimensions, in code that is traced meanwhile."""
-    with mock.patch.object(convolution, "conv_general_dilated", _convolve):
+    with _one_at_a_time, mock.patch.object(convolution, "conv_general_dilated", _convolve):
         yield
 
 
@@ -40,7 +43,7 @@ def with_enough_channels() -> Iterator[None]:
 
     That is exact, but for the order of sums. The strides must divide the window.
     """
-    with mock.patch.object(lax, "conv_general_dilated", _convolve_blocks):
+    with _one_at_a_time, mock.patch.object(lax, "conv_general_dilated", _convolve_blocks):
         yield
 
 
