@@ -275,7 +275,7 @@ class Watch(al.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, board: Board, arguments: argparse.Namespace) -> None:
         super().__init__()
         self._board, self._arguments = board, arguments
-        self.batches = BatchCheck(al.preset("CartPole-v1").env_counts[0], arguments.lag)
+        self.batches = BatchCheck(al.preset("CartPole-v1", num_actors=arguments.actors).env_counts[0], arguments.lag)
         self.restarts: list[Any] = []
         self.memory: list[dict[str, float]] = []
         self._measured_at = 0.0
