@@ -26,7 +26,7 @@ def show(measured: Measured, console: Console) -> None:
     config, others, ratios = measured.config, measured.cores_used["others"], measured.ratios
     spread = f" ({min(ratios):.0%} to {max(ratios):.0%} in {len(ratios)} rounds)" if len(ratios) > 1 else ""
     for item in (
-        f"{config.env_name}, {config.algorithm_name}: {config.num_actors} actors, "
+        f"{config.env_name}, {config.algorithm_name}: {config.num_actors} actor{'s'[: config.num_actors != 1]}, "
         f"{sum(config.env_counts)} environments x {config.unroll_length} steps, lag {config.max_policy_lag}, "
         f"{measured.cores} cores",
         _parts(measured),
