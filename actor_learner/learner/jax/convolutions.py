@@ -11,9 +11,10 @@ image network, cuDNN computes on other units. There, the pixels within a stride 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -33,7 +34,7 @@ _one_at_a_time = threading.RLock()
 @contextlib.contextmanager
 def in_canonical_order() -> Iterator[None]:
     """Write down the gradients of convolutions in XLA's own order of dimensions, in code that is traced meanwhile."""
-    with _one_at_a_time, mock.patch.object(convolution, "conv_general_dilated", _convolve):
+    with _replaced(convolution, _convolve):
         yield
 
 
@@ -43,33 +44,45 @@ def with_enough_channels() -> Iterator[None]:
 
     That is exact, but for the order of sums. The strides must divide the window.
     """
-    with _one_at_a_time, mock.patch.object(lax, "conv_general_dilated", _convolve_blocks):
+    with _replaced(lax, _convolve_blocks):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(module: Any, convolve: Callable[..., Tensor]) -> Iterator[None]:
+    """Replace a module's `conv_general_dilated` by `convolve`, whose fifth argument names the dimensions in full."""
+
+    def conv_general_dilated(
+        lhs: Tensor,
+        rhs: Tensor,
+        window_strides: Sequence[int],
+        padding: Any,
+        lhs_dilation: Any = None,
+        rhs_dilation: Any = None,
+        dimension_numbers: Any = None,
+        **options: Any,
+    ) -> Tensor:
+        numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
+        options |= {"lhs_dilation": lhs_dilation, "rhs_dilation": rhs_dilation}
+        return convolve(lhs, rhs, window_strides, padding, numbers, **options)
+
+    with _one_at_a_time, mock.patch.object(module, "conv_general_dilated", conv_general_dilated):
         yield
 
 
 def _convolve(
-    lhs: Tensor,
-    rhs: Tensor,
-    window_strides: Sequence[int],
-    padding: Any,
-    lhs_dilation: Any = None,
-    rhs_dilation: Any = None,
-    dimension_numbers: Any = None,
-    **options: Any,
+    lhs: Tensor, rhs: Tensor, strides: Sequence[int], padding: Any, numbers: lax.ConvDimensionNumbers, **options: Any
 ) -> Tensor:
-    """Replace `lax.conv_general_dilated`: transposes its operands before, and its result after."""
-    numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
+    """Transpose the operands before, and the result after."""
     (batch, channels, *space), (outputs, inputs, *window) = numbers.lhs_spec, numbers.rhs_spec
     rank = len(space)
     last = (0, rank + 1, *range(1, rank + 1))
     result = _conv_general_dilated(
         jnp.transpose(lhs, (batch, *space, channels)),
         jnp.transpose(rhs, (*window, inputs, outputs)),
-        window_strides,
+        strides,
         padding,
-        lhs_dilation,
-        rhs_dilation,
-        lax.ConvDimensionNumbers(last, (rank + 1, rank, *range(rank)), last),
+        dimension_numbers=lax.ConvDimensionNumbers(last, (rank + 1, rank, *range(rank)), last),
         **options,
     )
     batch, channels, *space = numbers.out_spec
@@ -77,45 +90,34 @@ def _convolve(
 
 
 def _convolve_blocks(
-    lhs: Tensor,
-    rhs: Tensor,
-    window_strides: Sequence[int],
-    padding: Any,
-    lhs_dilation: Any = None,
-    rhs_dilation: Any = None,
-    dimension_numbers: Any = None,
-    **options: Any,
+    lhs: Tensor, rhs: Tensor, strides: Sequence[int], padding: Any, numbers: lax.ConvDimensionNumbers, **options: Any
 ) -> Tensor:
-    """Replace `lax.conv_general_dilated`: blocks of pixels, as large as the strides, become pixels of more channels."""
-    numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
-    (_, channels, *space), (_, _, *window) = numbers.lhs_spec, numbers.rhs_spec
-    sizes, strides = [rhs.shape[axis] for axis in window], list(window_strides)
-    factors = {*(lhs_dilation or ()), *(rhs_dilation or ()), options.get("feature_group_count", 1)}
+    """Make blocks of pixels, as large as the strides, pixels of more channels."""
+    (_, channels, *space), (_, inputs, *window) = numbers.lhs_spec, numbers.rhs_spec
+    sizes = [rhs.shape[axis] for axis in window]
+    dilations = [*(options["lhs_dilation"] or ()), *(options["rhs_dilation"] or ())]
+    factors = {*dilations, options.get("feature_group_count", 1)}
     divides = not any(size % stride for size, stride in zip(sizes, strides, strict=True))
     if lhs.shape[channels] >= _MIN_CHANNELS or max(strides) == 1 or not divides or max(factors) > 1:
-        dilations = lhs_dilation, rhs_dilation
-        return _conv_general_dilated(lhs, rhs, window_strides, padding, *dilations, dimension_numbers, **options)
+        return _conv_general_dilated(lhs, rhs, strides, padding, dimension_numbers=numbers, **options)
     if isinstance(padding, str):
         padding = lax.padtype_to_pads([lhs.shape[axis] for axis in space], sizes, strides, padding)
+    edges = [(0, 0, 0)] * lhs.ndim
     for axis, (before, after), size, stride in zip(space, padding, sizes, strides, strict=True):
         rest = (lhs.shape[axis] + before + after - size) % stride  # pixels that no window reaches
-        edges = [(0, 0, 0)] * lhs.ndim
         edges[axis] = (before, after - rest, 0)
-        lhs = lax.pad(lhs, jnp.zeros((), lhs.dtype), edges)
-    blocks, kernels = _blocks(lhs, space, channels, strides), _blocks(rhs, window, numbers.rhs_spec[1], strides)
-    return _convolve(blocks, kernels, [1] * len(space), "VALID", dimension_numbers=numbers, **options)
+    padded = lax.pad(lhs, jnp.zeros((), lhs.dtype), edges)
+    blocks, kernels = _blocks(padded, space, channels, strides), _blocks(rhs, window, inputs, strides)
+    return _convolve(blocks, kernels, [1] * len(space), "VALID", numbers, **options)
 
 
 def _blocks(array: Tensor, axes: Sequence[int], channels: int, strides: Sequence[int]) -> Tensor:
     """Return an array that is shorter along some axes, by the strides, and has all values of each block as channels."""
-    rank, rest = len(axes), [axis for axis in range(array.ndim) if axis not in (*axes, channels)]
-    last = jnp.transpose(array, (*rest, *axes, channels))
-    outer = [length // stride for length, stride in zip(last.shape[-rank - 1 : -1], strides, strict=True)]
-    apart = [part for pair in zip(outer, strides, strict=True) for part in pair]
-    first = len(rest)
-    split = jnp.reshape(last, (*last.shape[:first], *apart, last.shape[-1]))
-    order = [*range(first), *range(first, first + 2 * rank, 2), *range(first + 1, first + 2 * rank, 2), split.ndim - 1]
-    merged = jnp.reshape(
-        jnp.transpose(split, order), (*last.shape[:first], *outer, math.prod(strides) * last.shape[-1])
-    )
-    return jnp.transpose(merged, np.argsort((*rest, *axes, channels)).tolist())
+    within = dict(zip(axes, strides, strict=True))
+    parts = [(n // within[axis], within[axis]) if axis in within else (n,) for axis, n in enumerate(array.shape)]
+    places = list(itertools.accumulate(map(len, parts), initial=0))
+    order = list(places[:-1])
+    order[channels:channels] = [places[axis] + 1 for axis in axes]
+    shape = [part[0] for part in parts]
+    shape[channels] *= math.prod(strides)
+    return jnp.reshape(jnp.transpose(jnp.reshape(array, list(itertools.chain(*parts))), order), shape)
