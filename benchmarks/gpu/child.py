@@ -79,11 +79,11 @@ def make_learner(network: str, precision: str, device: str, minibatch_size: int)
     """Return a new learner of a network of `NETWORKS`."""
     from actor_learner.learner import backend
 
-    with backend.device(backend.resolve_device(device)):
+    resolved = backend.resolve_device(device)
+    with backend.device(resolved):
         made = make_network(network, precision)
     algorithm = al.PPO(minibatch_size=minibatch_size, epochs=EPOCHS, learning_rate=1e-5)
-    has_gpu = "GPU" in backend.resolve_device(device)  # a CPU has no TF32: a rehearsal multiplies float32
-    tf32 = PRECISIONS[precision].tf32 and has_gpu
+    tf32 = PRECISIONS[precision].tf32 and "GPU" in resolved  # a CPU has no TF32: a rehearsal multiplies float32
     return al.Learner(made, algorithm, action_space=NETWORKS[network].action, device=device, tf32=tf32)
 
 

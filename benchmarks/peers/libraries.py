@@ -58,7 +58,7 @@ PEERS: dict[str, Peer] = {
     "rllib": Peer(
         *("RLlib", "rllib", "rllib", ("ray", "torch"), WORK_NAMES[:3]),
         settings=({"workers": 0, "threads": 2}, {"workers": 0, "threads": 1}, {"workers": 2, "threads": 1}),
-        note="PPO's new API stack; environments in the learner's process, or in one or two env runners",
+        note="PPO's new API stack; environments in the learner's process, or in two env runners",
         worker=r"ray::SingleAgentEnvRunner",
         clock="the end of each call of `train`",
         deadline=200.0,
