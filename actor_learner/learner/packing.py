@@ -19,10 +19,10 @@ _WORD = 4  # bytes
 
 
 class _Leaf(NamedTuple):
-    """An array's place. start: Its first word in the vector, -1 where it is alone."""
+    """An array's place. dtype: NumPy's, or the backend's. start: Its first word in the vector, -1 where it is alone."""
 
     shape: tuple[int, ...]
-    dtype: str
+    dtype: Any  # whose name would take two microseconds
     start: int
 
 
@@ -51,16 +51,16 @@ def pack(nests: Sequence[Nest], device_dtype: Callable[[Any], np.dtype[Any]]) ->
     end = 0
     for array in tree.flatten(nests):
         if not isinstance(array, np.ndarray | np.generic):
-            leaves.append(_Leaf(tuple(array.shape), array.dtype.name, -1))
+            leaves.append(_Leaf(tuple(array.shape), array.dtype, -1))
             alone.append(array)
             continue
         dtype = device_dtype(array.dtype)
         size = array.size * dtype.itemsize
         if size > MAX_BYTES:
-            leaves.append(_Leaf(array.shape, dtype.name, -1))
+            leaves.append(_Leaf(array.shape, dtype, -1))
             alone.append(array.astype(dtype, copy=False))
             continue
-        leaves.append(_Leaf(array.shape, dtype.name, end))
+        leaves.append(_Leaf(array.shape, dtype, end))
         small.append((array, dtype, end * _WORD, end * _WORD + size))
         end += -(-size // _WORD)
     if not small:
@@ -124,10 +124,10 @@ def _filled(like: Nest | Packed, arrays: Iterator[Tensor], bitcast: Callable[[Te
 
 def _cut(words: Tensor, leaf: _Leaf, bitcast: Callable[[Tensor, str], Tensor]) -> Tensor:
     """Return a small array."""
-    dtype = np.dtype(np.uint8 if leaf.dtype == "bool" else leaf.dtype)
+    dtype = np.dtype(np.uint8) if leaf.dtype == np.bool_ else leaf.dtype
     count = math.prod(leaf.shape)
     piece = words[leaf.start : leaf.start + -(-count * dtype.itemsize // _WORD)]
     if dtype.itemsize > _WORD:
         piece = ops.reshape(piece, (-1, dtype.itemsize // _WORD))
     values = ops.reshape(bitcast(piece, dtype.name), (-1,))[:count]
-    return ops.cast(ops.reshape(values, leaf.shape), leaf.dtype)
+    return ops.cast(ops.reshape(values, leaf.shape), leaf.dtype.name)
