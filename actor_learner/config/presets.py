@@ -93,7 +93,8 @@ def fields_below(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     dropped: set[str] = set()
     if changes.get("envs_per_actor") is not None:
         dropped = {"num_envs"}
-    if any(changes.get(name) is not None for name in ("envs_per_actor", "num_envs", "max_policy_lag")):
+    sizes = ("envs_per_actor", "num_envs", "max_policy_lag")
+    if any(changes.get(name) not in (None, fields.get(name)) for name in sizes):
         dropped |= {"num_actors"}
     if changes.get("memory", "the preset's") is None:
         dropped |= {"memory_size", "sequence_length", "burn_in"}

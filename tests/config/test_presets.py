@@ -60,7 +60,13 @@ def test_environments_are_split_anew_from_the_numbers_that_were_asked_for():
 
 @pytest.mark.parametrize(
     ("changes", "counts"),
-    [({}, (8,)), ({"num_envs": 16}, (8, 8)), ({"envs_per_actor": 8}, (8, 8)), ({"max_policy_lag": 0}, (4, 4))],
+    [
+        ({}, (8,)),
+        ({"num_envs": 16}, (8, 8)),
+        ({"envs_per_actor": 8}, (8, 8)),
+        ({"max_policy_lag": 0}, (4, 4)),
+        ({"max_policy_lag": 1, "num_envs": 8}, (8,)),
+    ],
 )
 def test_a_preset_s_one_actor_is_for_its_own_environments_and_lag(changes, counts):
     assert al.preset("CartPole-v1", **changes).env_counts == counts
