@@ -18,10 +18,12 @@ from actor_learner.system import __version__
 _PUBLIC = {
     "actors.group": "ActorError",
     "actors.pool": "ActorPool",
+    "arena": "Standings arena",
     "algorithms": "A2C DQN Impala PPO SAC TD3",
     "config.config": "TrainConfig",
     "config.file": "load_config",
     "config.presets": "preset",
+    "config.self_play": "SelfPlay",
     "evaluate": "Evaluation evaluate",
     "export": "export",
     "learner.learner": "Learner",
@@ -47,9 +49,11 @@ if TYPE_CHECKING:
     from actor_learner.actors.group import ActorError as ActorError
     from actor_learner.actors.pool import ActorPool as ActorPool
     from actor_learner.algorithms import A2C as A2C, DQN as DQN, PPO as PPO, SAC as SAC, TD3 as TD3, Impala as Impala
+    from actor_learner.arena import Standings as Standings, arena as arena
     from actor_learner.config.config import TrainConfig as TrainConfig
     from actor_learner.config.file import load_config as load_config
     from actor_learner.config.presets import preset as preset
+    from actor_learner.config.self_play import SelfPlay as SelfPlay
     from actor_learner.evaluate import Evaluation as Evaluation, evaluate as evaluate
     from actor_learner.export import export as export
     from actor_learner.learner.learner import Learner as Learner

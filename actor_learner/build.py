@@ -26,6 +26,7 @@ from actor_learner.policy.policy import load_policy
 from actor_learner.replay import minari_datasets
 from actor_learner.runs.checkpoints import learner_folder
 from actor_learner.runs.directory import RunDirectory, check_run_dir
+from actor_learner.runs.league import League
 from actor_learner.runs.resume import Start, check_resume
 from actor_learner.spaces import structure
 from actor_learner.spaces.spaces import Spaces
@@ -120,6 +121,15 @@ def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | 
     """Start the actors that a config describes. network: as for `ActorPool`."""
     settings = {name: getattr(config, name) for name in names_of(PoolSettings)} | {"seed": seed}
     return ActorPool(config.env, network, env_kwargs=dict(config.env_kwargs), logs_dir=logs_dir, **settings)
+
+
+def make_league(config: TrainConfig, start: Start) -> League | None:
+    """Return the league of a run by self-play, of its checkpoint where it is resumed; None without self-play."""
+    if config.self_play is None:
+        return None
+    if start.checkpoint is None or start.state.league is None:
+        return League(config.self_play)
+    return League.from_json(config.self_play, start.state.league, start.checkpoint)
 
 
 def batch_rows(config: TrainConfig) -> int:

@@ -13,10 +13,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner.config.config import ENV_ARGUMENTS
-from actor_learner.config.references import ask_again, callable_marks, imported, same_env
+from actor_learner.config.references import (
+    ask_again,
+    callable_marks,
+    callable_name,
+    imported,
+    is_pythons_own,
+    marked_name,
+    resolve_reference,
+    same_env,
+)
 from actor_learner.config.settings import check_wrappers
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory, resolve_env
+from actor_learner.environments.opponents import RANDOM, Opponent
+from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv, highest_return
 from actor_learner.policy.policy import Policy, load_policy
 from actor_learner.replay import minari_datasets
 from actor_learner.runs.directory import open_run, read_config
@@ -25,6 +36,7 @@ from actor_learner.spaces.kinds import Box, to_json
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.system.fields import check_choice, check_count, refusal
+from actor_learner.system.hub import is_on_hub
 from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
@@ -107,6 +119,8 @@ def evaluate(
     wrapper_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     max_episode_steps: int | None = None,
     record: str | None = None,
+    opponent: Any = None,
+    seat: int | None = None,
 ) -> Evaluation:
     """Plays `episodes` episodes in this process.
 
@@ -131,6 +145,11 @@ def evaluate(
             are the run's.
         max_episode_steps: Env steps after which an episode is cut off; None: the environment ends its episodes. Needs
             single environments.
+        opponent: For games of several agents: the player of the other seats. A run directory, "hf://owner/name" or a
+            `Policy`, which samples its actions; "random"; or a callable (observation, mask, generator) -> action, or
+            its "module:function". `info["outcome"]` then has the outcomes, from 0 to 1. None: the random player if the
+            run was trained by self-play.
+        seat: The policy's seat in a game, counted from 0; None: all seats in turn.
         record: "minari:NAME": the name of a new Minari dataset of these episodes. Needs single environments, of which
             one is stepped. None: nothing is recorded.
 
@@ -153,6 +172,13 @@ def evaluate(
     wrapping = {"vectorization": vectorization, "wrappers": wrappers, "wrapper_kwargs": wrapper_kwargs}
     factory = resolve_env(**run_environment(config, env=env, env_kwargs=env_kwargs, **wrapping), check_pickle=False)
     factory = dataclasses.replace(factory, known_count=config.envs_per_actor or factory.known_count)
+    sitting = None
+    if opponent is not None or seat is not None or factory.seats is not None or config.get("self_play") is not None:
+        sitting = Sitting.of(RANDOM_PLAYER if opponent is None else opponent)
+        seats = sitting.seats(config, seat)
+        if (own := factory.seats) is not None:
+            seats = dataclasses.replace(seats, film=own.film, outcome=own.outcome)
+        factory = dataclasses.replace(factory, seats=seats)
     if max_episode_steps is not None:
         factory = factory.limited(max_episode_steps)
     with contextlib.ExitStack() as stack:
@@ -161,7 +187,10 @@ def evaluate(
             factory = factory.wrapped(recorder, "record", record)
         vector_env = stack.enter_context(contextlib.closing(factory.make_about(num_envs, seed)))
         mode = autoreset_mode or config.get("autoreset_mode")
-        environments = Environments(vector_env, autoreset_mode=mode, info_keys=_info_keys(config), name=factory.name)
+        keys = (*_info_keys(config), *([] if sitting is None else ["outcome"]))
+        environments = Environments(vector_env, autoreset_mode=mode, info_keys=keys, name=factory.name)
+        if sitting is not None:
+            sitting.sit_down(environments)
         policy = _policy(run_dir_or_network, environments)
         player = _Player(policy, environments, deterministic)
         num_envs = environments.num_envs
@@ -173,6 +202,74 @@ def evaluate(
     names = dict.fromkeys(name for info in infos for name in info)
     info = {name: np.array([info.get(name, np.nan) for info in infos], dtype=np.float64) for name in names}
     return Evaluation(np.array(returns, dtype=np.float64), np.array(lengths, dtype=np.int64), info)
+
+
+RANDOM_PLAYER = "random"
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """A player that takes the seats of opponents: a policy, a callable, or, without both, the random player."""
+
+    policy: Policy | None = None
+    player: Callable[..., Any] | None = None
+
+    @classmethod
+    def of(cls, player: Any) -> Sitting:
+        """Return the player that an argument names. Raises ValueError if it names none."""
+        if isinstance(player, Policy):
+            return cls(policy=player)
+        if callable(player):
+            return cls(player=player)
+        if player == RANDOM_PLAYER:
+            return cls()
+        if not isinstance(player, str | os.PathLike):
+            raise refusal("opponent", "a run, a Policy, 'random', or a callable (or its module:function)", player)
+        is_name = isinstance(player, str) and ":" in player and not is_on_hub(player) and not os.path.exists(player)
+        if is_name:
+            found = resolve_reference(str(player), "opponent")
+            if not callable(found):
+                raise refusal("opponent", "the module:function of a player", player)
+            return cls(player=found)
+        return cls(policy=load_policy(open_run(player).path))
+
+    @property
+    def number(self) -> int:
+        """The number by which a table names this player."""
+        return 0 if self.policy is not None else RANDOM if self.player is None else RANDOM - 1
+
+    @property
+    def players(self) -> dict[str, Callable[..., Any]]:
+        return {} if self.player is None else {callable_name(self.player): self.player}
+
+    def seats(self, config: Mapping[str, Any], seat: int | None) -> Seats:
+        """Return how the seats of a game are taken, with the run's own way to tell outcomes."""
+        own = config.get("self_play")
+        outcome = own.get("outcome") if isinstance(own, Mapping) else None
+        found = highest_return if outcome is None else resolve_reference(_name_of(outcome), "outcome")
+        return Seats(self.players, check_count("seat", seat, 0, optional=True), take_turns=True, outcome=found)
+
+    def check(self, environments: Environments) -> None:
+        """Raise ValueError if the policy has other spaces than the environments."""
+        if self.policy is not None:
+            _Player(self.policy, environments, deterministic=False)
+
+    def sit_down(self, environments: Environments) -> None:
+        """Play against this player from the next reset on. Raises ValueError as `check` does."""
+        self.check(environments)
+        vector_env, policy = environments.vector_env, self.policy
+        assert isinstance(vector_env, SelfPlayVectorEnv)
+        if policy is not None:
+            vector_env.attach(lambda _: policy)
+        vector_env.set_opponents([Opponent(self.number)])
+
+
+def _name_of(reference: Any) -> str:
+    """Return the name in what config.json holds of a callable, which is none of Python's own."""
+    name = str(marked_name(reference) or reference)
+    if is_pythons_own(name):
+        raise refusal("outcome", "module:function, the module not one of Python's own", name)
+    return name
 
 
 def check_playable(policy: Policy, factory: EnvFactory, autoreset_mode: str | None = None) -> None:

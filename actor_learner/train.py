@@ -46,7 +46,8 @@ class _Run:
         )
         self.callbacks = self._run_callbacks(callbacks, math.ceil(planned_updates / self.updates_per_epoch))
         start.commit(config)
-        self.recorder = Recorder(start, config, actors, self.learner)
+        self.league = build.make_league(config, start)
+        self.recorder = Recorder(start, config, actors, self.learner, self.league)
         self.progress = Progress(config, start.run.path, start.run.metrics)
         interrupts.quiet = config.quiet or self.progress.shows_interrupts
 
@@ -55,6 +56,7 @@ class _Run:
         actors, learner, recorder = self.actors, self.learner, self.recorder
         copies_ahead = self.config.max_policy_lag == 1 and "GPU" in learner.device
         earlier_updates = recorder.begin()  # the actors' versions begin at 0, also in a run that was resumed
+        self._seat_opponents(new=True)
         if self.goes_on:
             actors.assign()  # they begin while the policy is converted that is saved in the end, with other weights
             self.exported = build.export_result(actors)
@@ -63,6 +65,8 @@ class _Run:
             trajectory = actors.collect(timeout=None)
             trajectory = trajectory._replace(policy_version=trajectory.policy_version + earlier_updates)
             collected = time.perf_counter()
+            if self.league is not None:
+                self.league.record(actors.results)
             if learner.updates == 0 and self.config.init_from is None:
                 warn_of_narrow_bounds(trajectory, actors.exported.spaces(), actors.exported.distribution)
             recorder.begin_update()
@@ -72,6 +76,20 @@ class _Run:
             yield recorder.row(trajectory, losses, collected - started, time.perf_counter() - collected)
             if learned:
                 actors.publish(learner.flat_weights())
+                self._seat_opponents()
+
+    def _seat_opponents(self, *, new: bool = False) -> None:
+        """With self-play: freeze a version of the policy where one is due, and renew the shares of the opponents.
+
+        new: the actors have no version yet.
+        """
+        if (league := self.league) is None:
+            return
+        frozen = dict(league.versions) if new else {}
+        if league.is_due(self.learner.updates):
+            number = league.freeze(self.learner.flat_weights(), self.learner.updates)
+            frozen[number] = league.versions[number]
+        self.actors.set_opponents(league.weights(), {n: frozen[n] for n in frozen if n in league.versions})
 
     @property
     def goes_on(self) -> bool:

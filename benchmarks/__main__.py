@@ -19,6 +19,7 @@ TOPICS = {
     "acting": "benchmarks.speed.pool:acting",
     "peers": "benchmarks.peers.compare",
     "learning": "benchmarks.learning.table",
+    "games": "benchmarks.games.games",
     "recurrent": "benchmarks.recurrent.compare",
     "replay": "benchmarks.replay.compare",
     "resources": "benchmarks.replay.resources",

@@ -1,21 +1,19 @@
-"""Several agents with one policy: a game in PettingZoo's interface, in SuperSuit's vector environment.
+"""Several agents with one policy: a game in PettingZoo's Parallel interface.
 
-pip install pettingzoo supersuit, then: python examples/several_agents.py [TOTAL_STEPS]
+python examples/several_agents.py [TOTAL_STEPS]
 """
 
 import sys
 
 import gymnasium as gym
 import numpy as np
-import supersuit
-from pettingzoo import ParallelEnv
 
 import actor_learner as al
 
 LANES, SIGHT, LENGTH = 5, 3, 50
 
 
-class Road(ParallelEnv):
+class Road:
     """Cars keep to the one free lane of each row, which moves by a lane at most, and earn 1 a step until they crash."""
 
     def __init__(self):
@@ -60,17 +58,11 @@ class Road(ParallelEnv):
         return {agent: rows[[*self.free, self.lane[agent]]] for agent in self.agents}
 
 
-def make_roads(num_envs: int):
-    """Each row is a car: `num_envs` is a multiple of three. black_death keeps SuperSuit's rows when cars are out."""
-    road = supersuit.pettingzoo_env_to_vec_env_v1(supersuit.black_death_v3(Road()))
-    return supersuit.concat_vec_envs_v1(road, num_envs // road.num_envs)
-
-
 def main(total_steps: int = 300_000) -> float:
     algorithm = al.PPO(learning_rate="linear_1e-3", minibatch_size=256)
-    config = al.TrainConfig(env=make_roads, algorithm=algorithm, envs_per_actor=12, total_steps=total_steps)
+    config = al.TrainConfig(env=Road, algorithm=algorithm, envs_per_actor=12, total_steps=total_steps)
     result = al.train(config)
-    return al.evaluate(result.run_dir, env=make_roads, episodes=60, num_envs=12, seed=1).mean
+    return al.evaluate(result.run_dir, env=Road, episodes=60, num_envs=12, seed=1).mean
 
 
 if __name__ == "__main__":

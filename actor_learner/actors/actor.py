@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 import warnings
 from collections.abc import Iterable, MutableSequence, Sequence
@@ -20,6 +21,8 @@ from actor_learner.environments.calls import Call, CallError
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.episodes import Episodes
 from actor_learner.environments.factory import EnvFactory
+from actor_learner.environments.opponents import Opponent
+from actor_learner.environments.self_play import SelfPlayVectorEnv
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.policy import Policy
@@ -62,7 +65,7 @@ class Startup:
 
 def make_startups(env_counts: Sequence[int], settings: PoolSettings) -> list[Startup]:
     """Return the descriptions of actors that have these numbers of environments."""
-    common = settings.info_keys, settings.autoreset_mode, settings.seed
+    common = settings.recorded_keys, settings.autoreset_mode, settings.seed
     niceness, all_envs = NICENESS if settings.max_policy_lag else 0, sum(env_counts)
     return [
         Startup(count, *common, actor, first, niceness=niceness, all_envs=all_envs)
@@ -87,6 +90,8 @@ class Times(NamedTuple):
 
 class ActingPolicy(Protocol):
     """The part of a policy that an actor uses. `leaves` are tuples of arrays `[b, ...]`."""
+
+    exported: ExportedPolicy
 
     @property
     def holds_noise(self) -> bool:
@@ -290,6 +295,8 @@ class Actor:
         self._position = Position(observation, np.ones(startup.num_envs, bool))
         self.error: Exception | None = None  # of an environment that ended the last unroll early
         self._blocks, self._slots, self._stop = parts.blocks, parts.slots, parts.stop_words.data
+        if isinstance(environments.vector_env, SelfPlayVectorEnv):
+            environments.vector_env.attach(functools.partial(_frozen_policy, policy.exported, parts.opponents))
         self._heartbeat = parts.heartbeats[startup.actor].data
         self._heartbeat[0] += 2 - self._heartbeat[0] % 2  # even, and different from its predecessor's
         self._actor, self._version = startup.actor, -1
@@ -321,6 +328,8 @@ class Actor:
         if assignment.version != self._version:
             self._policy.set_weights(read_weights(self._slots[assignment.slot], assignment.checksum))
             self._version = assignment.version
+        if isinstance(vector_env := self._environments.vector_env, SelfPlayVectorEnv):
+            vector_env.set_opponents([Opponent(*each) for each in assignment.opponents])
         columns = self._blocks[assignment.block].columns(assignment.start, assignment.stop)
         self._position, times = unroll(
             self._environments,
@@ -347,6 +356,13 @@ class Actor:
         return Done(
             assignment.batch, env, times.acting, other, waiting, self._actor, self._finished, failed, current_core()
         )
+
+
+def _frozen_policy(exported: ExportedPolicy, slots: Array, opponent: Opponent) -> Policy:
+    """Return a policy with a copy of the weights in an opponent's slot."""
+    policy = Policy(exported)
+    policy.set_weights(read_weights(slots[opponent.slot], opponent.checksum))
+    return policy
 
 
 def _describe_nan(columns: ActorColumns, missing: Array) -> str:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,6 +56,10 @@ class ArenaActors(ActorGroup):
 
     def publish(self, weights: Array) -> None:
         self._memory.weights.publish(weights)
+
+    def set_opponents(self, weights: Mapping[int, float], frozen: Mapping[int, Array]) -> None:
+        with self.lock:
+            self._memory.set_opponents(weights, frozen)
 
     @property
     def idle(self) -> bool:

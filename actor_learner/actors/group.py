@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -79,6 +79,7 @@ class Plan:
     num_versions: int  # versions of the weights that actors read at a time, at most
     exported: ExportedPolicy  # the policy, with version 0 of its weights
     step: ActingStep | None = None  # acts for all actors in their place
+    num_opponents: int = 0  # frozen versions of the weights that exist at a time
 
     @classmethod
     def of(
@@ -97,7 +98,10 @@ class Plan:
         )
         lag = settings.max_policy_lag
         num_versions = len(env_counts) if lag > 1 else lag + 1
-        return cls(BlockLayout.of(spec, settings.info_keys), env_counts, lag + 1, num_versions, exported, step)
+        layout = BlockLayout.of(spec, settings.recorded_keys)
+        # An assignment in progress may name versions that were dropped by one change of the table for each version.
+        num_opponents = 0 if settings.self_play is None else settings.self_play.size + lag + 2
+        return cls(layout, env_counts, lag + 1, num_versions, exported, step, num_opponents)
 
 
 class Schedule(Protocol):
@@ -177,6 +181,10 @@ class ActorGroup(Protocol):
 
         The actor, or the process that takes its place, fills them by the newest version of the weights at this time.
         """
+
+    def set_opponents(self, weights: Mapping[int, float], frozen: Mapping[int, Array]) -> None:
+        """Have the columns that are assigned from now on played against these opponents; see `ActorPool`."""
+        raise RuntimeError(f"{type(self).__name__} doesn't support self_play")
 
     def end_early(self, block: int) -> None:
         """End each unroll that fills a block after its env step. Only `max_policy_lag` above 1 needs it."""

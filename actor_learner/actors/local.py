@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from actor_learner.actors.actor import Actor, Startup, make_environments
 from actor_learner.actors.device_acting import SharedStep
@@ -69,6 +69,9 @@ class LocalActors(ActorGroup):
 
     def publish(self, weights: Array) -> None:
         self._memory.weights.publish(weights)
+
+    def set_opponents(self, weights: Mapping[int, float], frozen: Mapping[int, Array]) -> None:
+        self._memory.set_opponents(weights, frozen)
 
     def call(self, call: Call) -> None:
         if not call.optional:

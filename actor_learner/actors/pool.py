@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import dataclasses
 import functools
 import importlib
 import logging
@@ -28,9 +29,11 @@ from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Done
 from actor_learner.actors.transport.weights import check_finite
 from actor_learner.config.pool_checks import check_info_keys, first_envs
+from actor_learner.config.self_play import RESULT_KEYS, SelfPlay
 from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.calls import make_call
 from actor_learner.environments.factory import EnvFactory, resolve_env
+from actor_learner.environments.self_play import Seats
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves, nest
@@ -76,6 +79,8 @@ class ActorPool:
         env_name: Id of the environment, or the callable's name.
         episodes: Episodes that ended in the last batch: "return", "length" and those of `info_keys` that
             occurred, as 1-D float32 arrays.
+        results: With `self_play`, a row for each of these episodes, `[K, 2]` float64: the opponent's number, and the
+            learner's outcome from 0 to 1.
         timings: Fractions of the actors' time in the last batch: "env", "acting", "other", "waiting".
         exported: The policy that the actors got, with the first weights.
         acting: The `place` where the policy runs, "actors" or "device", and for "auto" the measured seconds.
@@ -103,6 +108,7 @@ class ActorPool:
         info_keys: Sequence[str] = ("is_success",),
         autoreset_mode: str | None = None,
         envs_see_gpu: bool = False,
+        self_play: SelfPlay | Mapping[str, Any] | bool | None = None,
         logs_dir: str | Path | None = None,
         start_timeout: float = 120.0,
         actor_timeout: float = 60.0,
@@ -140,6 +146,8 @@ class ActorPool:
             autoreset_mode: The autoreset mode of a vector environment that doesn't declare one.
             envs_see_gpu: True: environments may use the GPU. By default the actors' processes hide it, by the variables
                 CUDA_VISIBLE_DEVICES and JAX_PLATFORMS, because libraries keep a part of its memory in each process.
+            self_play: `SelfPlay(...)`, for games of several agents: the learner has one seat of each game, and its
+                rows are its decisions. `set_opponents` says which frozen versions play the other seats.
             logs_dir: Folder for `actor-N.log`, the output of each actor.
             start_timeout: Seconds for actors to make and reset their environments.
             actor_timeout: Seconds without a sign of life (an env step begun or done) after which an actor counts as
@@ -168,14 +176,18 @@ class ActorPool:
         self._settings = PoolSettings(**{name: arguments[name] for name in names_of(PoolSettings)})
         self._env_counts = self._settings.env_counts
         self.episodes: dict[str, Array] = {}
+        self.results: Array = np.zeros((0, 2))
         self.timings: dict[str, float] = {}
         self.unrolls: list[Done] = []
         self.restarts: list[Restart] = []
+        self._opponents: set[int] = set()
         self._blocks: Sequence[Block] = ()
         self._trajectories: list[Trajectory] = []
         settings = self._settings
         wrapping = settings.vectorization, settings.wrappers, settings.wrapper_kwargs
         factory = resolve_env(env, env_kwargs, *wrapping, check_pickle=settings.num_actors > 0)
+        if settings.self_play is not None:
+            factory = dataclasses.replace(factory, seats=Seats.of(settings.self_play))
         self.env_name = factory.name
         self._group = group if group is not None else self._make_group(factory, logs_dir)
         self._process = os.getpid()
@@ -334,6 +346,8 @@ class ActorPool:
                 self._check_written(self._blocks[index])
             self._take_restarts()
             self.episodes = self._blocks[index].episodes()
+            if self._settings.self_play is not None:
+                self.results = _taken(self.episodes, RESULT_KEYS)
             self.timings, self.unrolls = _fractions(done), done
             trajectory = self._trajectories[index]
             if trajectory.valid.any():
@@ -405,6 +419,43 @@ class ActorPool:
         check_finite(vector, self.exported.weight_shapes)
         self._group.publish(vector)
 
+    def set_opponents(self, weights: Mapping[int, float], frozen: Mapping[int, Array] | None = None) -> None:
+        """Have the columns that are assigned from now on played against these opponents, with `self_play`.
+
+        Each episode draws one at its start and keeps it to its end. The first episodes of all, which begin before there
+        is a policy, are played against the random player.
+
+        Args:
+            weights: The shares of the draws by number: -1 is the random player, -2, -3, ... are those of
+                `SelfPlay.players` in their order, and 0, 1, 2, ... are frozen versions.
+            frozen: The weights of versions that weren't among the opponents before, float32 vectors as
+                `learner.flat_weights()` returns them.
+
+        Raises:
+            ValueError: There is no such player, too many versions, or none that is drawn; or weights don't fit.
+        """
+        self._check_process()
+        given = {number: self.exported.as_vector(vector) for number, vector in (frozen or {}).items()}
+        self._check_opponents(weights, given)
+        with self._closed_on_failure():
+            self._group.check()
+        self._group.set_opponents(weights, given)
+        self._opponents = set(weights)
+
+    def _check_opponents(self, weights: Mapping[int, float], frozen: Mapping[int, Array]) -> None:
+        settings = self._settings.self_play
+        if settings is None:
+            raise ValueError("`set_opponents` needs a pool with `self_play`. Received: self_play=None")
+        least = -1 - len(settings.players)
+        if unknown := [n for n in weights if n < least or (n >= 0 and n not in self._opponents and n not in frozen)]:
+            text = "`weights` must be of the random player, -1, of own players, or of versions that `frozen` brings"
+            raise ValueError(f"{text}. Received: {unknown[0]}")
+        if not sum(weights.values()) > 0 or min(weights.values()) < 0:
+            raise ValueError(f"`weights` must be shares, of which some are above 0. Received: {dict(weights)}")
+        if (count := sum(number >= 0 for number in weights)) > settings.size:
+            received = f"{count} versions, size={settings.size}"
+            raise ValueError(f"`weights` must be of at most `size` frozen versions. Received: {received}")
+
     def close(self) -> None:
         """End the actors and everything that they started; idempotent, from any thread."""
         self._end()
@@ -438,6 +489,11 @@ def _build_network(network: Any, spaces: Spaces, settings: PoolSettings, backend
             network = default_network(spaces.observation_space, spaces.action_space, seed=settings.seed)
         check_network(network, spaces)
     return network
+
+
+def _taken(episodes: dict[str, Array], keys: Sequence[str]) -> Array:
+    """Take entries of all episodes out of them, as `[K, keys]` float64."""
+    return np.stack([episodes.pop(key, np.zeros(0)).astype(np.float64) for key in keys], axis=1)
 
 
 def _waits_for_statistics(network: keras.Model) -> bool:

@@ -11,6 +11,7 @@ from actor_learner.callbacks.base import Callback
 from actor_learner.config.references import same_env
 from actor_learner.config.settings import check_wrappers
 from actor_learner.environments.factory import resolve_env
+from actor_learner.environments.self_play import Seats
 from actor_learner.environments.video import check_recorded, recorded
 from actor_learner.evaluate import MAX_ENVS, Evaluation, check_playable, evaluate
 from actor_learner.policy.policy import Policy
@@ -37,6 +38,7 @@ class Evaluate(Callback):
         name: Prefix of the metrics' names, to tell two such callbacks apart.
         wrappers: As for `train`; by default the run's, also around another environment; `()` for none.
         wrapper_kwargs: Keyword arguments of these wrappers.
+        opponent: As for `evaluate`, in games; by default the random player, with self-play.
 
     Raises:
         ValueError: an argument can't be used; or, when training begins, the environment.
@@ -57,6 +59,7 @@ class Evaluate(Callback):
         name: str = "evaluation",
         wrappers: Sequence[str | Callable[..., Any]] | None = None,
         wrapper_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
+        opponent: Any = None,
     ) -> None:
         super().__init__()
         if not isinstance(name, str) or not name:
@@ -65,6 +68,7 @@ class Evaluate(Callback):
         self.seed, self.video = check_count("seed", seed, 0), check_count("video", video, 0)
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps, optional=True)
         self.env, self.env_kwargs, self.deterministic, self.name = env, env_kwargs, deterministic, name
+        self.opponent = opponent
         self._wrapping: dict[str, Any] = {}
         if wrappers is not None:
             found = check_wrappers("wrappers", wrappers)
@@ -83,6 +87,8 @@ class Evaluate(Callback):
         factory = resolve_env(**arguments, check_pickle=False)
         if self.max_episode_steps is not None:
             factory = factory.limited(self.max_episode_steps)
+        if (self_play := self.config.self_play) is not None:
+            factory = dataclasses.replace(factory, seats=Seats.of(self_play))
         self._factory = dataclasses.replace(factory, known_count=self.config.env_counts[0])
         if self.video:
             self._recorded()  # raises without the package
@@ -128,6 +134,7 @@ class Evaluate(Callback):
             deterministic=self.deterministic,
             num_envs=num_envs,
             autoreset_mode=self.config.autoreset_mode,
+            opponent=self.opponent,
         )
 
     def _recorded(self) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from actor_learner.cli import (
+    arena,
     benchmark,
     completion,
     doctor,
@@ -34,7 +35,7 @@ from actor_learner.system.exiting import exit_with
 REFUSED = 2
 INTERRUPTED = 130
 
-_MODULES = (train, benchmark, tune, watch, evaluate, plot, report, export, push, doctor, completion)
+_MODULES = (train, benchmark, tune, watch, evaluate, arena, plot, report, export, push, doctor, completion)
 COMMANDS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 
 

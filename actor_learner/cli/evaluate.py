@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import warnings
@@ -31,6 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     group.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the most likely")
     group.add_argument("--num-envs", type=converter(int), metavar="N", help="number of environments (default: 8)")
     add_environment(group)
+    opponent = "in games: a run, random, or module:player, for the other seats (default: random)"
+    group.add_argument("--opponent", metavar="PLAYER", help=opponent)
+    seat = "in games: the policy's seat, from 0 on; both: all in turn (default: both)"
+    group.add_argument("--seat", type=_seat, metavar="N", help=seat)
     limit = "cut off episodes after so many steps (default: the environment ends them)"
     group.add_argument("--max-episode-steps", type=converter(int), metavar="STEPS", help=limit)
     group = parser.add_argument_group("output")
@@ -40,6 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     record = "write the episodes into a new Minari dataset"
     group.add_argument("--record", metavar="minari:NAME", help=record)
     group.add_argument("--render", choices=["human"], metavar="human", help="show the episodes in a window")
+
+
+def _seat(text: str) -> int | None:
+    """Return a number from 0 on; None for both."""
+    if text not in ("both", "all") and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be 0, 1, ... or both. Received: {text}")
+    return int(text) if text.isdecimal() else None
 
 
 def add_environment(group: Any) -> None:
@@ -61,9 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     keras_backend()
     from actor_learner.evaluate import evaluate
 
-    options = {
-        name: getattr(arguments, name) for name in ("episodes", "seed", "num_envs", "max_episode_steps", "record")
-    }
+    names = ("episodes", "seed", "num_envs", "max_episode_steps", "record", "opponent", "seat")
+    options = {name: getattr(arguments, name) for name in names}
     options |= {**_environment(arguments), "deterministic": not arguments.stochastic}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"gymnasium\.")  # an existing folder, the making of a window
@@ -90,12 +101,15 @@ def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
             f"Received: --render {arguments.render} --video {arguments.video}"
         )
     from actor_learner.environments.factory import resolve_env
+    from actor_learner.environments.self_play import Seats
     from actor_learner.environments.video import in_a_window, recorded, recording_arguments
     from actor_learner.evaluate import run_environment
     from actor_learner.runs.directory import read_config
 
     config = read_config(arguments.run_dir)
     bare = resolve_env(**run_environment(config, **given), check_pickle=False)
+    if arguments.opponent is not None or config.get("self_play") is not None:
+        bare = dataclasses.replace(bare, seats=Seats())  # a game
     if arguments.video is not None:
         _check_no_videos(Path(arguments.video))
         factory = recorded(bare, arguments.video, arguments.episodes)

@@ -16,6 +16,7 @@ from actor_learner.cli.parser import Parser
 from actor_learner.config.config import ENV_HELP, TrainConfig
 from actor_learner.config.file import NO_FILE, ConfigFile, read_config_file
 from actor_learner.config.references import algorithm_class, imported
+from actor_learner.config.self_play import SelfPlay
 from actor_learner.config.settings import names_of
 from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
 
@@ -108,6 +109,8 @@ def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
     else:
         options["type"] = converter(hint)
         options["metavar"] = field.metadata.get("metavar") or _metavar(field.name, hint)
+        if (text := field.metadata.get("const")) is not None:
+            options |= {"nargs": "?", "const": text}
     group.add_argument(*flags, **options)
 
 
@@ -177,7 +180,7 @@ def _convert(text: str, kind: Any) -> Any:
         return json_object(text)
     if origin is Literal and text in typing.get_args(kind):
         return text
-    if kind is str or kind is Any or origin is os.PathLike:
+    if kind is str or kind is Any or kind is SelfPlay or origin is os.PathLike:
         return text
     raise ValueError(text)
 

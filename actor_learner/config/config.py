@@ -21,6 +21,7 @@ from actor_learner.algorithms.ppo import PPO
 from actor_learner.config import references
 from actor_learner.config.pool_checks import check_sequences, check_tf32
 from actor_learner.config.references import algorithm_class, callable_name
+from actor_learner.config.self_play import SelfPlay
 from actor_learner.config.settings import Check, PoolSettings, choice, count, flag, names_of, number, setting, with_help
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import close_match, refusal
@@ -493,6 +494,8 @@ def _fields_to_json(fields: Any) -> dict[str, Any]:
 def _to_json(value: Any) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, SelfPlay):
+        return value.to_json()
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from actor_learner.config.pool_checks import ACTING, DEVICES, check_address, check_info_keys, env_counts
 from actor_learner.config.references import importable_name
+from actor_learner.config.self_play import RESULT_KEYS, SelfPlay, check_self_play
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import refusal
 
@@ -36,7 +37,8 @@ def setting(
     """Return a dataclass field.
 
     group: its flag's heading. more: `owner`, the part of a run that uses it: "actors", "cluster", "learner", "network"
-    or "run"; `help`, its flag's text, if the docstring's doesn't fit; its flag's `metavar` and `alias`.
+    or "run"; `help`, its flag's text, if the docstring's doesn't fit; its flag's `metavar` and `alias`; `const`, the
+    text that the flag alone stands for.
     """
     metadata = {"group": group, "check": check, "effect": effect, "owner": _OWNERS.get(group, "run"), **more}
     if callable(default):
@@ -137,6 +139,9 @@ class PoolSettings:
         autoreset_mode: autoreset mode of a vector environment that doesn't declare one: "next_step", "same_step" or
             "disabled".
         info_keys: entries of the last step's `info` to report, as the metrics `episode/<key>`.
+        self_play: `SelfPlay(...)`, for games of several agents in PettingZoo's interfaces: the learner has one seat of
+            each game, and frozen versions of its policy play the others. At a shell: size=8,every=20,rule=pfsp, or
+            nothing for the defaults. None: no self-play.
         envs_see_gpu: let environments use the GPU, which actors' processes hide by default: libraries that see a GPU
             keep a part of its memory in each process.
         num_actors: number of actor processes; 0 steps the environments in this process, for debuggers.
@@ -176,6 +181,9 @@ class PoolSettings:
     )
     info_keys: tuple[str, ...] = setting(("is_success",), "environment", check=_info_keys, effect="none")
     envs_see_gpu: bool = flag(False, "environment", effect="none")
+    self_play: SelfPlay | None = setting(
+        None, "environment", check=check_self_play, metavar="SETTING=VALUE,...", const=""
+    )
     num_actors: int = count(2, 0, "actors", effect="pace", alias="--num-workers")
     envs_per_actor: int | None = count(
         None, 1, "actors", effect="pace", help="environments of each actor; default: 8, or a share of num_envs"
@@ -224,6 +232,11 @@ class PoolSettings:
         if self.max_policy_lag > 1 and not self.num_actors:
             expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
             raise refusal("max_policy_lag", expected, self.max_policy_lag)
+        if self.self_play is not None and self.ray_address is not None:
+            received = f"ray_address={self.ray_address!r}"
+            raise ValueError(
+                f"`self_play` needs all actors on this machine; leave out `ray_address`. Received: {received}"
+            )
         if self.ray_address is None:
             for name in ("actors_per_host", "ray_wait"):
                 if (value := getattr(self, name)) is not None:
@@ -236,6 +249,11 @@ class PoolSettings:
             raise ValueError(
                 "acting='device' needs all actors on the learner's machine. Received: acting='device', " + received
             )
+
+    @property
+    def recorded_keys(self) -> tuple[str, ...]:
+        """The entries of an episode's last info that actors write into batches."""
+        return self.info_keys if self.self_play is None else (*self.info_keys, *RESULT_KEYS)
 
     @property
     def env_counts(self) -> tuple[int, ...]:

@@ -1,8 +1,9 @@
-"""Games of several agents, PettingZoo's, in the vector environments of SuperSuit: each agent is an environment."""
+"""Parallel games of several agents as a vector environment: each agent is an environment."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,36 +12,30 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.errors import EnvError
+from actor_learner.environments.games import agents_of, close_game, shared_spaces, split
 from actor_learner.environments.serial import add_masks, merge_numbers
-from actor_learner.spaces.structure import MASK_KEY
 
 ABSENT = "absent"  # key of `infos`: bool `[b]`, True where the row's agent has no part in the next step
 
 
 class AgentsVectorEnv(AnyVectorEnv):
-    """The agents of the games in `concat_vec_envs_v1` or `pettingzoo_env_to_vec_env_v1`.
+    """The agents of Parallel games, such as PettingZoo's; all have the same spaces.
 
     An agent that dies ends its own episode. Until its game starts again it is marked in `infos["absent"]`, as is one
-    that hasn't joined yet, and its last observation stays. A game that is over starts again in the same step. Of
-    SuperSuit's classes only the games are used: they forget who is dead, and `black_death_v3` turns truncations into
-    terminations.
+    that hasn't joined yet, and its last observation stays. A game that is over starts again in the same step. A mask in
+    {"observation", "action_mask"} or in an agent's info goes to `infos["action_mask"]`.
 
-    Raises EnvError for a vector environment of anything but games in this process.
+    name: for messages. Raises EnvError for games whose agents differ in their spaces.
     """
 
-    def __init__(self, vector_env: Any) -> None:
-        parts = getattr(vector_env, "vec_envs", [vector_env])
-        if not all(hasattr(part, "par_env") for part in parts):
-            expected = "games of PettingZoo in SuperSuit's own vector environment (base_class='gymnasium')"
-            kind = type(vector_env).__qualname__
-            raise EnvError(f"An actor needs {expected}, in one process (num_cpus=0). Received: {kind}")
-        self._games = [_without_black_death(part.par_env) for part in parts]
-        rows = iter(range(vector_env.num_envs))
-        self._rows = [{agent: next(rows) for agent in game.possible_agents} for game in self._games]
-        self.num_envs = vector_env.num_envs
+    def __init__(self, games: Sequence[Any], name: str) -> None:
+        self._games, self._name = list(games), name
+        agents = [agents_of(game, name) for game in games]
+        rows = iter(range(sum(map(len, agents))))
+        self._rows = [{agent: next(rows) for agent in each} for each in agents]
+        self.num_envs = sum(map(len, agents))
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space = vector_env.observation_space
-        self.single_action_space = vector_env.action_space
+        self.single_observation_space, self.single_action_space = shared_spaces(games[0], name)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         first = create_empty_array(self.single_observation_space, self.num_envs, np.zeros)
@@ -79,17 +74,22 @@ class AgentsVectorEnv(AnyVectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         for game in self._games:
-            game.close()
+            close_game(game)
 
     def _start(self, number: int, **kwargs: Any) -> None:
         self._remember(self._rows[number], *self._games[number].reset(**kwargs))
+        if not self._games[number].agents:
+            raise EnvError(f"`{self._name}` must have an agent that decides after `reset`. Received: no agents")
 
     def _remember(self, rows: dict[Any, int], observations: dict[Any, Any], infos: dict[Any, dict[str, Any]]) -> None:
+        if unknown := observations.keys() - rows.keys():
+            expected = f"`{self._name}` must name all agents in `possible_agents`, {list(rows)}"
+            raise EnvError(f"{expected}. Received: agent={min(unknown, key=str)!r}")
         for agent, observation in observations.items():
-            self._newest[rows[agent]] = observation
-        for agent, info in infos.items():
-            if MASK_KEY in info:
-                self._masks[rows[agent]] = info[MASK_KEY]
+            row = rows[agent]
+            self._newest[row], mask = split(observation, infos.get(agent, {}))
+            if mask is not None:
+                self._masks[row] = mask
 
     def _observation(self) -> Any:
         out: Any = create_empty_array(self.single_observation_space, self.num_envs)
@@ -103,11 +103,3 @@ class AgentsVectorEnv(AnyVectorEnv):
         if self._masks:
             add_masks(infos, self._masks, self.num_envs)
         return infos
-
-
-def _without_black_death(game: Any) -> Any:
-    """Take SuperSuit's black_death_v3 out of a game's wrappers."""
-    for name in ("env", "aec_env"):
-        if (inner := getattr(game, "__dict__", {}).get(name)) is not None:
-            setattr(game, name, _without_black_death(inner))
-    return game.env if type(game).__name__ == "black_death_par" else game

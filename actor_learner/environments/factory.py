@@ -20,7 +20,9 @@ from actor_learner.environments.autoreset import AnyVectorEnv, declared_autorese
 from actor_learner.environments.envpool import PREFIX, find_envpool
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.foreign_code import calling
+from actor_learner.environments.games import agents_of, is_game, is_turn_based, of_supersuit
 from actor_learner.environments.lookup import find_env, sendable_spec
+from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv
 from actor_learner.environments.serial import SerialVectorEnv
 from actor_learner.environments.threads import ThreadedVectorEnv
 from actor_learner.environments.wrapping import Wrapper, find_wrappers, wrapped
@@ -39,6 +41,7 @@ class EnvFactory:
     known_count: int | None = None  # a number of environments that it can build
     wrappers: tuple[Wrapper, ...] = ()  # around each single environment, the last one outermost
     threads: bool = False  # True if each single environment has a thread
+    seats: Seats | None = None  # how a game's seats are taken; None: a policy has all of them
 
     def make_about(self, num_envs: int, seed: int | None = None) -> AnyVectorEnv:
         """Build a vector environment of about `num_envs` environments: games of several agents have only multiples.
@@ -111,10 +114,11 @@ class EnvFactory:
     def _make_unchecked(self, num_envs: int, seed: int | None, *, exact: bool) -> AnyVectorEnv:
         with calling(f"env `{self.name}`", "can't be built:"):
             if not self.native:
-                return self._make_of_singles(num_envs)
+                return self._make_of_singles(num_envs, exact=exact)
             vector_env = self._make_native(num_envs, seed)
+            self._check_no_seats(vector_env)
             if type(vector_env).__module__.startswith("supersuit."):
-                vector_env = AgentsVectorEnv(vector_env)
+                vector_env = AgentsVectorEnv(of_supersuit(vector_env), self.name)
         if not isinstance(vector_env, VectorEnv) or not all(hasattr(vector_env, name) for name in _REQUIRED):
             raise EnvError(
                 f"`{self.name}` has a parameter `num_envs` and must return a gymnasium VectorEnv, with "
@@ -138,7 +142,12 @@ class EnvFactory:
 
     def make_one(self) -> Any:
         """Build a single environment in its wrappers; its exceptions pass through."""
-        env = self._make_bare()
+        return self._as_one(self._make_bare())
+
+    def _as_one(self, env: Any) -> Any:
+        """Put a single environment into its wrappers. Raises EnvError for anything else."""
+        if is_game(env):
+            raise EnvError(f"`{self.name}` is a game of several agents, no single environment. Received: {_kind(env)}")
         if isinstance(env, VectorEnv):
             raise EnvError(
                 f"`{self.name}` returns a VectorEnv and needs a parameter named `num_envs`. Received: {_kind(env)}"
@@ -161,14 +170,54 @@ class EnvFactory:
             return gym.make(self.source, **kwargs)
         return self.source(**self.env_kwargs)
 
-    def _make_of_singles(self, num_envs: int) -> AnyVectorEnv:
+    def _make_of_singles(self, num_envs: int, *, exact: bool) -> AnyVectorEnv:
         if self.threads and num_envs > 1:
             vector_env: SerialVectorEnv = ThreadedVectorEnv(self._make_for_thread, num_envs)
         else:
-            vector_env = SerialVectorEnv([self.make_one() for _ in range(num_envs)])
-        if len({id(env.unwrapped) for env in vector_env.envs}) < num_envs:
-            raise EnvError(f"`{self.name}` must build a new environment at each call. Received: the same object twice")
+            first = self._make_bare()
+            if is_game(first):
+                return self._make_of_games(first, num_envs, exact=exact)
+            self._check_no_seats(first)
+            vector_env = SerialVectorEnv([self._as_one(first), *(self.make_one() for _ in range(1, num_envs))])
+        self._check_new(vector_env.envs)
         return vector_env
+
+    def _check_new(self, envs: Sequence[Any]) -> None:
+        if len({id(getattr(env, "unwrapped", env)) for env in envs}) < len(envs):
+            raise EnvError(f"`{self.name}` must build a new environment at each call. Received: the same object twice")
+
+    def _make_of_games(self, first: Any, num_envs: int, *, exact: bool) -> AnyVectorEnv:
+        """Build a vector environment of games like the first one, with a row for each agent."""
+        if self.wrappers:
+            raise EnvError(
+                f"`wrappers` go around Gymnasium's environments, but `{self.name}` is a game of several agents: wrap "
+                f"it in a factory of your own instead. Received: {_kind(first)}"
+            )
+        if self.seats is not None:
+            games = [first, *(self._make_bare() for _ in range(1, num_envs))]
+            self._check_new(games)
+            return SelfPlayVectorEnv(games, self.seats, self.name)
+        if is_turn_based(first):
+            raise EnvError(
+                f"`{self.name}` is a game whose agents take turns: use `self_play` (--self-play), or a Parallel game. "
+                f"Received: {_kind(first)}"
+            )
+        rows = len(agents_of(first, self.name))
+        count, rest = divmod(num_envs, rows)
+        if exact and rest:
+            nearest = " or ".join(str(rows * near) for near in (count, count + 1) if near)
+            raise EnvError(
+                f"`envs_per_actor` counts agents, of which each game of `{self.name}` has {rows}: give {nearest}. "
+                f"Received: {num_envs}"
+            )
+        games = [first, *(self._make_bare() for _ in range(1, count + bool(rest)))]
+        self._check_new(games)
+        return AgentsVectorEnv(games, self.name)
+
+    def _check_no_seats(self, env: Any) -> None:
+        if self.seats is not None:
+            expected = "`self_play` needs a game of several agents in PettingZoo's AEC or Parallel interface"
+            raise EnvError(f"{expected}. Received: `{self.name}`, a {_kind(env)}")
 
     def _make_for_thread(self) -> Any:
         env = self.make_one()
@@ -259,7 +308,7 @@ def _source(env: Any) -> EnvSpec | Callable[..., Any]:
         return find_envpool(env) if env.startswith(PREFIX) else find_env(env)
     if isinstance(env, EnvSpec):
         return sendable_spec(env, env.id)
-    if isinstance(env, (gym.Env, VectorEnv)):
+    if isinstance(env, (gym.Env, VectorEnv)) or (is_game(env) and not isinstance(env, type)):
         raise EnvError(f"`env` must be a callable that builds the environment. Received: a ready one, {_kind(env)}")
     if not callable(env):
         raise EnvError(f"`env` must be a Gymnasium id, 'module:factory' or a callable. Received: {_kind(env)}")

@@ -43,6 +43,8 @@ _REQUIREMENTS = {
     "ale_py": NAMESPACES["ALE"],
 }
 
+_GAMES = ("pettingzoo", "mpe2")  # packages of games, with further packages that they need
+
 
 def find_env(env: str) -> EnvSpec | Callable[..., Any]:
     """Return the spec or callable of an env string. Raises EnvError if it is unknown or a package is missing."""
@@ -185,7 +187,9 @@ def _import_module(name: str, argument: str, value: str) -> ModuleType:
             return importlib.import_module(name)
     except Exception as error:
         text = describe_error(error, with_place=not isinstance(error, ModuleNotFoundError))
-        raise EnvError(f"`{name}` can't be imported: {text}. Received: {argument}={value!r}") from error
+        games = isinstance(error, ModuleNotFoundError) and name.partition(".")[0] in _GAMES
+        remedy = f"; {install_command('actor-learner[games]')}" if games else ""
+        raise EnvError(f"`{name}` can't be imported: {text}{remedy}. Received: {argument}={value!r}") from error
 
 
 def _add_working_directory(name: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -17,11 +18,13 @@ from gymnasium.wrappers import RecordVideo
 from actor_learner.environments.atari import split_life_options
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import EnvFactory, accepts
+from actor_learner.environments.games import Course
 from actor_learner.system.installation import install_command
 
 _MODES_WITHOUT_PICTURES = (None, "human", "ansi")  # render modes
 _PIXEL = (5, 4)  # height and width of a drawn pixel of ALE's frames, which are shrunk from 210 x 160 to a square
 _SCREEN_FPS = 60  # frames per second of an Atari
+_GAME_FPS = 2  # of a game that names no number
 
 
 class _NewestFrames(VectorWrapper):
@@ -50,7 +53,41 @@ class _NewestFrames(VectorWrapper):
         return tuple(colors.repeat(_PIXEL[0], axis=1).repeat(_PIXEL[1], axis=2))
 
 
-def recorded(env: EnvFactory, directory: str | os.PathLike[str], episodes: int) -> Callable[..., Any]:
+class _Filmed(Course):
+    """A game with a video of each of its first episodes, which has a frame for each decision of any agent."""
+
+    def __init__(self, game: Any, course: Course, *, directory: str, episodes: int, name: str) -> None:
+        self._game, self._course, self._directory, self._left = game, course, directory, episodes
+        self._number, self._frames = 0, list[Any]()
+        _check_pictures(name, game)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._course, name)
+
+    def start(self, seed: int | None = None) -> None:
+        self._write()
+        self._course.start(seed)
+        self._frames = [self._game.render()]
+
+    def play(self, actions: Mapping[Any, Any]) -> None:
+        self._course.play(actions)
+        if self._left:
+            self._frames.append(self._game.render())
+
+    def _write(self) -> None:
+        if not self._frames or not self._left:
+            return
+        from moviepy import ImageSequenceClip
+
+        self._left -= 1
+        os.makedirs(self._directory, exist_ok=True)
+        file = os.path.join(self._directory, f"evaluation-episode-{self._number}.mp4")
+        frames_per_second = self._game.metadata.get("render_fps", _GAME_FPS)
+        ImageSequenceClip(self._frames, fps=frames_per_second).write_videofile(file, logger=None)
+        self._number, self._frames = self._number + 1, []
+
+
+def recorded(env: EnvFactory, directory: str | os.PathLike[str], episodes: int) -> EnvFactory | Callable[..., Any]:
     """Return a factory for `evaluate` whose environment writes its first `episodes` to `directory`, as *.mp4.
 
     It builds the environment with `render_mode="rgb_array"`. Play one environment at a time: the frames of an episode
@@ -62,6 +99,9 @@ def recorded(env: EnvFactory, directory: str | os.PathLike[str], episodes: int) 
     if importlib.util.find_spec("moviepy") is None:
         raise ImportError(f"videos need moviepy: {install_command('actor-learner[video]')}")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory and needs no display
+    if env.seats is not None:
+        film = functools.partial(_Filmed, directory=os.fspath(directory), episodes=episodes, name=env.name)
+        return dataclasses.replace(_drawing_factory(env, "rgb_array"), seats=dataclasses.replace(env.seats, film=film))
     options: dict[str, Any] = {
         "video_folder": os.fspath(directory),
         "episode_trigger": lambda episode: episode < episodes,
@@ -71,7 +111,7 @@ def recorded(env: EnvFactory, directory: str | os.PathLike[str], episodes: int) 
     factory = _drawing_factory(env, "rgb_array")
 
     def record(built: Any) -> Any:
-        _check_pictures(factory, built)
+        _check_pictures(factory.name, built)
         if isinstance(built, VectorEnv):
             return gym.wrappers.vector.RecordVideo(built, **options)
         return RecordVideo(built, **options)
@@ -79,7 +119,7 @@ def recorded(env: EnvFactory, directory: str | os.PathLike[str], episodes: int) 
     return _callable_from(factory, record)
 
 
-def recording_arguments(factory: Callable[..., Any]) -> dict[str, Any]:
+def recording_arguments(factory: EnvFactory | Callable[..., Any]) -> dict[str, Any]:
     """Return the arguments with which `evaluate` plays a factory of `recorded` or `in_a_window`, which is complete."""
     return {"env": factory, "env_kwargs": {}, "vectorization": "auto", "wrappers": (), "num_envs": 1}
 
@@ -87,14 +127,15 @@ def recording_arguments(factory: Callable[..., Any]) -> dict[str, Any]:
 def check_recorded(env: EnvFactory) -> None:
     """Build an environment once, and raise what `recorded` raises."""
     factory = _drawing_factory(env, "rgb_array")
-    _callable_from(factory, lambda built: _check_pictures(factory, built))(*[1] * factory.native).close()
+    _callable_from(factory, lambda built: _check_pictures(factory.name, built))(*[1] * factory.native).close()
 
 
-def _check_pictures(factory: EnvFactory, built: Any) -> Any:
-    if built.render_mode in _MODES_WITHOUT_PICTURES:
+def _check_pictures(name: str, built: Any) -> Any:
+    mode = getattr(built, "render_mode", None)
+    if mode in _MODES_WITHOUT_PICTURES:
         raise EnvError(
-            f"`{factory.name}` has no renderer for pictures; a video needs an environment with "
-            f'render_mode="rgb_array". Received: render_mode={built.render_mode!r}'
+            f"`{name}` has no renderer for pictures; a video needs an environment with "
+            f'render_mode="rgb_array". Received: render_mode={mode!r}'
         )
     return built
 

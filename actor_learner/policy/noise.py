@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,16 @@ class Noise:
             self._hold_normals(drawn[:, self._uniform : self._uniform + self._normal])
         if self._draws:
             self._last = drawn[0, -1]
+        return drawn
+
+    def of_generators(self, generators: Sequence[np.random.Generator]) -> Array:
+        """Return a draw in which each row comes from a generator of its own, without ladder or held normals."""
+        drawn = np.zeros((len(generators), self._width), np.float32)
+        for row, generator in zip(drawn, generators, strict=True):
+            row[: self._uniform] = np.float32(1) - generator.random(self._uniform, np.float32)
+            row[self._uniform : self._uniform + self._normal] = generator.standard_normal(self._normal, np.float32)
+        if self._draws:
+            drawn[:, -1] = np.float32(1) - generators[0].random(dtype=np.float32)
         return drawn
 
     def zeros(self, rows: int) -> Array:

@@ -184,6 +184,34 @@ class Policy:
             action = self.to_env(self._nest_action(actions, single))
         return action if given is None else (action, given.result(single))
 
+    def sample_rows(
+        self,
+        observation: Any,
+        generators: Sequence[np.random.Generator],
+        action_mask: Any = None,
+        state: Leaves | None = None,
+    ) -> tuple[Any, Leaves]:
+        """Sample the environment's actions `[N, ...]`, each row by its own generator, and touch no state.
+
+        So an action doesn't depend on the rows beside it. state: `[N, ...]` each, to go on from; of zeros where an
+        episode starts. Returns the actions and the next state.
+
+        Raises ValueError as `step` does.
+        """
+        read, _ = self._reader.read(observation, from_environment=True)
+        rows = len(generators)
+        mask = self._reader.read_mask(observation, action_mask, rows, single=False)
+        noise = self._noise.of_generators(generators)
+        # The graph of another number of rows costs a new interpreter.
+        spare = -rows % self.batch_size
+        noise, *leaves = (_padded(leaf, spare) for leaf in (noise, *read))
+        mask = None if mask is None else _padded(mask, spare)
+        given = None if state is None else tuple(_padded(leaf, spare) for leaf in state)
+        with self._state.replaced(given, rows + spare, single=False) as after:
+            action = self._run(self._inputs(tuple(leaves), noise, mask, None), self._sampled)[:-1]
+        actions = self.env_action(tuple(leaf[:rows] for leaf in action))
+        return actions, () if after is None else tuple(leaf[:rows] for leaf in after.leaves)
+
     def reset(self, rows: Any = None) -> None:
         """Lets an episode start with the next observation in these rows (indices, or bool [N]); None: in all.
 
@@ -294,6 +322,11 @@ class Policy:
         if len(noise) == self.batch_size:
             return (*leaves, noise, self._everything_allowed)
         return (*leaves, noise, np.ones((len(noise), self._everything_allowed.shape[1]), np.float32))
+
+
+def _padded(array: Array, spare: int) -> Array:
+    """Append so many copies of the last row."""
+    return np.concatenate([array, np.repeat(array[-1:], spare, axis=0)]) if spare else array
 
 
 def load_policy(directory: str | os.PathLike[str], seed: Seed = 0) -> Policy:

@@ -62,9 +62,7 @@ def plot(
         ValueError: `read_curves` refuses an argument, the format is unknown, or the picture can't be written.
         ImportError: matplotlib isn't installed.
     """
-    output = Path(output)
-    if output.suffix.lower() not in FORMATS:
-        raise refusal("output", f"a file name that ends in {', '.join(FORMATS)}", str(output))
+    output = checked_output(output)
     curves = read_curves(run_dirs, metrics, x=x, group_by=group_by, band=band, smoothing=smoothing)
     check_package("matplotlib", "plot", "plots")
     import matplotlib as mpl
@@ -74,6 +72,14 @@ def plot(
         with naming_output(output):
             figure.savefig(output, dpi=200)
     return output
+
+
+def checked_output(output: str | os.PathLike[str]) -> Path:
+    """Return a picture's path. Raises ValueError for an unknown kind of file."""
+    path = Path(output)
+    if path.suffix.lower() not in FORMATS:
+        raise refusal("output", f"a file name that ends in {', '.join(FORMATS)}", str(path))
+    return path
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Checkpoints, from which a run is resumed: written whole or not at all, and removed by age, sooner on a full disk.
 
-checkpoints/<updates, 10 digits>/   the learner (`Learner.save`), and run.json: the state of the run beside it
+checkpoints/<updates, 10 digits>/   the learner (`Learner.save`), and run.json: the state of the run beside it;
+                                    opponent-<number>.npy: the weights of a frozen version, with `self_play`
 checkpoints/final                   a link to the last checkpoint of an ended run
 """
 
@@ -51,6 +52,7 @@ class RunState:
     metrics_size: int = 0  # bytes of metrics.jsonl
     event_files: Mapping[str, int] = field(default_factory=dict)  # bytes of each of TensorBoard's files
     calls: Sequence[Sequence[Any]] = field(default_factory=list)  # as `ActorPool.calls` returns them
+    league: Mapping[str, Any] | None = None  # as `League.to_json` returns it
 
     @classmethod
     def read(cls, folder: Path) -> RunState:

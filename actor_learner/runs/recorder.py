@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import sys
@@ -10,17 +9,19 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from actor_learner.networks.saving import load_network
 from actor_learner.runs.checkpoints import Checkpoints, RunState
+from actor_learner.runs.league import LEAGUE_METRICS, League
 from actor_learner.runs.metrics import ACTOR_TIME, HOST, LEARNER_TIME, MetricsFile
 from actor_learner.runs.recorded_config import WITHOUT_EFFECT, flat_config
 from actor_learner.runs.resume import Start, event_files
 from actor_learner.runs.tensorboard import EventFile
-from actor_learner.system.files import one_line
+from actor_learner.system.files import Entry, one_line
 from actor_learner.system.memory import MemorySampler
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
         *("env_steps", "updates", "time_seconds", "steps_per_second", "episode_return", "episode_length"),
         *(f"episode/{key}" for key in config.info_keys),
         *("policy_lag", "policy_lag_max"),
+        *(() if config.self_play is None else LEAGUE_METRICS),
         *learned,
         *(f"time/{share}" for share in (*LEARNER_TIME, *ACTOR_TIME)),
         "actor_restarts",
@@ -61,7 +63,10 @@ class Recorder:
     are. `with_room` makes room for other files of the run in the same way.
     """
 
-    def __init__(self, start: Start, config: TrainConfig, actors: ActorPool, learner: Learner) -> None:
+    def __init__(
+        self, start: Start, config: TrainConfig, actors: ActorPool, learner: Learner, league: League | None = None
+    ) -> None:
+        self._league = league
         self._run, self._config, self._actors, self._learner = start.run, config, actors, learner
         self._checkpoints = Checkpoints(start.run.checkpoints, config.keep_checkpoints, config.keep_best_checkpoints)
         self.with_room = self._checkpoints.with_room
@@ -114,6 +119,7 @@ class Recorder:
             **self._episode_metrics(),
             "policy_lag": float(lag.mean()),
             "policy_lag_max": float(lag.max()),
+            **({} if self._league is None else self._league.metrics()),
             **losses,
             "time/learning": learning / seconds,
             "time/collecting": collecting / seconds,
@@ -191,8 +197,7 @@ class Recorder:
         self._tried_env_steps = self._learner.env_steps
         try:
             state = self._state()
-            write = functools.partial(self._learner.write_checkpoint, with_buffer=self._config.checkpoint_buffer)
-            self._checkpoints.write(state, write)
+            self._checkpoints.write(state, self._write_parts)
         except OSError as error:
             if not self._failed:
                 _log.warning("the checkpoint can't be written, training goes on: %s", one_line(error))
@@ -201,6 +206,12 @@ class Recorder:
         if self._failed:
             _log.warning("checkpoints are written again")
         self._saved, self._has_checkpoint, self._failed = state, True, False
+
+    def _write_parts(self, folder: Path, earlier: Path | None) -> Mapping[str, Entry]:
+        """Write the learner, and the versions that it plays against, into a checkpoint."""
+        if self._league is not None:
+            self._league.write_versions(folder)
+        return self._learner.write_checkpoint(folder, earlier, with_buffer=self._config.checkpoint_buffer)
 
     def close(self) -> None:
         """Write the last checkpoint, its link and the waiting rows. Undo an update that was cut short.
@@ -271,6 +282,7 @@ class Recorder:
             metrics_size=self._metrics.sync(),
             event_files=event_files(self._run.path),
             calls=self._actors.calls,
+            league=None if self._league is None else self._league.to_json(),
         )
 
     def _reaches_milestone(self, since: int) -> bool:

@@ -166,9 +166,12 @@ def _named_run(config: TrainConfig) -> RunDirectory:
 
 def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
     """Raise ValueError, listing the differences, if the run of a config.json can't be resumed with `config`."""
-    given = RecordedConfig(json.loads(json.dumps(config.to_json())))
+    recorded, given = RecordedConfig(recorded), RecordedConfig(json.loads(json.dumps(config.to_json())))
     if isinstance(known := recorded.get("algorithm"), Mapping):  # an earlier version may have had fewer fields
         given["algorithm"] = {name: value for name, value in given["algorithm"].items() if name in known}
+    for each in (recorded, given):
+        if isinstance(settings := each.get("self_play"), Mapping):  # the size of the pool may change
+            each["self_play"] = {name: value for name, value in settings.items() if name != "size"}
     may_differ = names_of(TrainConfig, "none", "pace")
     differences = [
         _difference(name, recorded[name], value)

@@ -6,6 +6,7 @@ from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
 from actor_learner.config.presets import PRESETS, preset_fields
+from actor_learner.config.self_play import SelfPlay
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 
@@ -36,7 +37,8 @@ def test_every_preset_makes_a_config_of_a_registered_environment(env, algorithm)
     fields = preset_fields(env, algorithm)
     for name, value in fields.items():
         holder = config if hasattr(config, name) else config.algorithm
-        assert getattr(holder, name) == value, name
+        found = getattr(holder, name)
+        assert found == SelfPlay(**value) if name == "self_play" else found == value, name
 
 
 def test_changes_go_to_the_config_and_to_the_algorithm():

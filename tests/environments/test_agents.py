@@ -14,21 +14,15 @@ from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
+from actor_learner.environments.games import of_supersuit
 from tests.support.agents_game import LastStanding
 
 THOROUGH = pytest.mark.thorough
 
 
-def as_supersuit_has_them(*games):
-    """What `AgentsVectorEnv` reads of `concat_vec_envs_v1`."""
-    spaces = {"observation_space": games[0].observation_space(""), "action_space": games[0].action_space("")}
-    parts = [SimpleNamespace(par_env=game) for game in games]
-    return SimpleNamespace(num_envs=sum(len(game.possible_agents) for game in games), vec_envs=parts, **spaces)
-
-
 def played(steps, *games):
     """The transitions, with copies of what the next step overwrites."""
-    environments = Environments(AgentsVectorEnv(as_supersuit_has_them(*games)))
+    environments = Environments(AgentsVectorEnv(games, "game"))
     first = environments.reset(7)[0].copy()
     rows = environments.num_envs
     transitions = []
@@ -89,7 +83,7 @@ def test_games_end_at_different_times_and_get_seeds_of_their_own():
 
 
 def test_masks_in_infos_are_those_of_the_agents():
-    environments = Environments(AgentsVectorEnv(as_supersuit_has_them(LastStanding(masks=True))))
+    environments = Environments(AgentsVectorEnv([LastStanding(masks=True)], "game"))
     environments.reset(0)
     for allowed in (0, 1, 0, 1, 0, 0, 1):
         assert environments.action_mask[2].tolist() == [True, True, bool(allowed)]
@@ -133,7 +127,7 @@ class NothingForTheDead(LastStanding):
 
 @pytest.mark.parametrize("in_observation", [False, True])
 def test_the_dead_and_those_who_have_not_joined_need_no_legal_action(in_observation):
-    environments = Environments(AgentsVectorEnv(as_supersuit_has_them(NothingForTheDead(in_observation))))
+    environments = Environments(AgentsVectorEnv([NothingForTheDead(in_observation)], "game"))
     environments.reset(0)
     valid, started = [], []
     for step in range(1, 8):
@@ -154,12 +148,12 @@ def test_a_vector_environment_of_anything_else_is_one_clear_line():
     message = r"An actor needs games of PettingZoo.*\(num_cpus=0\). Received: SimpleNamespace"
     for other in (SimpleNamespace(), SimpleNamespace(vec_envs=[SimpleNamespace()])):
         with pytest.raises(EnvError, match=message) as caught:
-            AgentsVectorEnv(other)
+            of_supersuit(other)
         assert "\n" not in str(caught.value)
 
 
 def at_most_what_is_asked_for(num_envs):
-    return AgentsVectorEnv(as_supersuit_has_them(*(LastStanding() for _ in range(num_envs // 3))))
+    return AgentsVectorEnv([LastStanding() for _ in range(num_envs // 3)], "game")
 
 
 def multiples_of_three(num_envs):
@@ -232,7 +226,7 @@ class TestSuperSuit:
             single = supersuit.pettingzoo_env_to_vec_env_v1(wrapper(game()))
             return supersuit.concat_vec_envs_v1(single, num_envs // 3)
 
-        plain = self.transitions(AgentsVectorEnv(as_supersuit_has_them(game(), game())))
+        plain = self.transitions(AgentsVectorEnv([game(), game()], "game"))
         for wrapper in (lambda made: made, supersuit.black_death_v3):
             assert self.transitions(resolve_env(make, {"wrapper": wrapper}).make(6)) == plain
 

@@ -34,7 +34,7 @@ learner policy
 actors
 runs
 build evaluate export reports
-benchmark callbacks push
+arena benchmark callbacks push
 train
 __init__ cli
 __main__

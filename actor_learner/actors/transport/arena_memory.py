@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import zlib
 from collections import defaultdict
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.actors.transport.step_rows import StepRows
 from actor_learner.actors.transport.weights import WeightSlots
+from actor_learner.environments.opponents import Opponent
 from actor_learner.system.types import Array
 
 _SPARE_SLOTS = 2  # slots beside those that actors may be reading: for the newest version, and for the one being written
@@ -25,6 +28,7 @@ class ArenaMemory:
     blocks: list[Block]
     step_rows: StepRows | None = None  # where the learner's device acts
     weights: WeightSlots
+    opponents: tuple[Opponent, ...] = ()  # of the columns that are assigned from now on
     heartbeats: Array  # `[num_actors]` int64, the counters of the actors' steps
 
     def __init__(self) -> None:
@@ -43,6 +47,7 @@ class ArenaMemory:
             num_slots=plan.num_versions + _SPARE_SLOTS,
             weights_size=plan.exported.weights.size,
             policy_size=policy.size,
+            num_opponents=plan.num_opponents,
             steps=StepRows.fields(plan.exported, sum(plan.env_counts)) if plan.step is not None else {},
         )
         self.arena.reserve(places.size)
@@ -53,6 +58,7 @@ class ArenaMemory:
         parts.policy[...] = policy
         self.heartbeats = parts.heartbeats[:, 0]
         self.weights = WeightSlots(parts.slots, plan.exported.weights)
+        self._frozen = parts.opponents
         self.blocks = parts.blocks
         if parts.steps:
             self.step_rows = StepRows(**parts.steps)
@@ -69,7 +75,7 @@ class ArenaMemory:
             self._batches[block] = batch
             self._stop_words[1 + block] = 0
         version = self.weights.hold_newest()
-        assignment = Assignment(batch, block, start, start + self._env_counts[actor], *version)
+        assignment = Assignment(batch, block, start, start + self._env_counts[actor], *version, self.opponents)
         self._pending[actor][batch] = assignment
         self.blocks[block].erase(assignment.start, assignment.stop)
         return assignment
@@ -77,6 +83,27 @@ class ArenaMemory:
     def finish(self, actor: int, batch: int) -> None:
         """Record that an actor has filled its columns of a batch."""
         self.weights.release(self._pending[actor].pop(batch).slot)
+
+    def set_opponents(self, weights: Mapping[int, float], frozen: Mapping[int, Array]) -> None:
+        """Have the columns that are assigned from now on played against these opponents, with these weights.
+
+        frozen: the weights of versions that weren't among the opponents before. They are copied into slots that no
+        assignment in progress names.
+        """
+        kept = {opponent.number: opponent for opponent in self.opponents if opponent.number not in frozen}
+        pending = [assignment for by_batch in self._pending.values() for assignment in by_batch.values()]
+        held = {opponent.slot for opponent in self.opponents if opponent.number in weights}
+        held |= {Opponent(*opponent).slot for assignment in pending for opponent in assignment.opponents}
+        found = []
+        for number, weight in weights.items():
+            opponent = kept.get(number, Opponent(number))
+            if number in frozen:
+                slot = next(slot for slot in range(len(self._frozen)) if slot not in held)
+                held.add(slot)
+                self._frozen[slot] = frozen[number]
+                opponent = Opponent(number, slot, zlib.crc32(self._frozen[slot].data))
+            found.append(opponent._replace(weight=weight))
+        self.opponents = tuple(found)
 
     def oldest(self, actor: int) -> Assignment:
         """Return the assignment that an actor with columns to fill is working on, or begins next."""

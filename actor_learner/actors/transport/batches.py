@@ -154,6 +154,7 @@ class ArenaParts(NamedTuple):
     heartbeats: Array  # `[num_actors, words of a cache line]` int64, of which an actor counts its first word up
     policy: Array  # `[policy_size]` uint8
     slots: Array  # `[num_slots, weights_size]` float32
+    opponents: Array  # `[num_opponents, weights_size]` float32, frozen versions of the weights
     steps: dict[str, Array]  # by which actors have the learner's device act, by their names; see `StepRows`
     blocks: list[Block]
 
@@ -178,11 +179,12 @@ class ArenaPlan:
         weights_size: int,
         policy_size: int,
         steps: Fields,
+        num_opponents: int = 0,
     ) -> ArenaPlan:
         """Place everything.
 
         weights_size: Of one version, float32. policy_size: Bytes of the exported policy. steps: The arrays of
-        `StepRows`, none where actors act by themselves.
+        `StepRows`, none where actors act by themselves. num_opponents: Frozen versions that exist at a time.
         """
         word = np.dtype(np.int64)
         places, offset = _place(
@@ -191,6 +193,7 @@ class ArenaPlan:
                 "heartbeats": ((num_actors, ALIGNMENT // word.itemsize), word),
                 "policy": ((policy_size,), np.dtype(np.uint8)),
                 "slots": ((num_slots, weights_size), np.dtype(np.float32)),
+                "opponents": ((num_opponents, weights_size), np.dtype(np.float32)),
                 **{_STEPS + name: field for name, field in steps.items()},
             }
         )

@@ -37,6 +37,7 @@ class Assignment(NamedTuple):
     version: int
     slot: int
     checksum: int
+    opponents: tuple[tuple[int, int, int, float], ...] = ()  # as `environments.opponents.Opponent` lists them
 
 
 class Done(NamedTuple):

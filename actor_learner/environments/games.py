@@ -1,0 +1,251 @@
+"""Games of several agents in PettingZoo's interfaces, which are told by their attributes: nothing here imports it.
+
+A Parallel game asks all agents at once, a turn-based one (AEC) one after the other. `Turns` and `Rounds` give both the
+same four members: `start`, `deciding`, `play` and `ends`.
+"""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Dict
+
+from actor_learner.environments.errors import EnvError
+from actor_learner.spaces.structure import MASK_KEY
+from actor_learner.system.types import Array
+
+Agent = Hashable
+
+_CHECKING_WRAPPERS = {"AssertOutOfBoundsWrapper", "OrderEnforcingWrapper", "TerminateIllegalWrapper"}
+"""PettingZoo's wrappers that check actions and the order of calls: half of a board game's time. Here masks are checked,
+and the order is ours."""
+_MASKED = {"observation", MASK_KEY}
+
+
+class Turn(NamedTuple):
+    """A decision that an agent has to make."""
+
+    observation: Any
+    mask: Array | None  # bool, True for the actions that are allowed
+    reward: float  # since the agent's last decision
+
+
+class End(NamedTuple):
+    """The end of an agent's episode."""
+
+    observation: Any  # the last one
+    reward: float  # since the agent's last decision
+    terminated: bool
+    truncated: bool
+    info: Mapping[str, Any]
+
+
+def is_game(env: Any) -> bool:
+    """Return whether an object has PettingZoo's interfaces, which are those of no single environment."""
+    return hasattr(env, "possible_agents") and callable(getattr(env, "observation_space", None))
+
+
+def is_turn_based(game: Any) -> bool:
+    """Return whether a game is of the AEC interface. An attribute such as `agent_selection` may need a reset first."""
+    return callable(getattr(game, "last", None))
+
+
+def split(observation: Any, info: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Take the mask out of PettingZoo's {"observation", "action_mask"}, or out of the info; None without one."""
+    if isinstance(observation, Mapping) and observation.keys() == _MASKED:
+        return observation["observation"], observation[MASK_KEY]
+    return observation, info.get(MASK_KEY)
+
+
+def close_game(game: Any) -> None:
+    """Close a game, if it can be closed."""
+    if (close := getattr(game, "close", None)) is not None:
+        close()
+
+
+def agents_of(game: Any, name: str) -> list[Agent]:
+    """Return the agents that a game may have. Raises EnvError for a game without any, or with an unusable list."""
+    agents = list(game.possible_agents or ())
+    if not agents or len(set(agents)) < len(agents):
+        raise EnvError(f"`{name}` must name its agents in `possible_agents`. Received: possible_agents={agents}")
+    return agents
+
+
+def shared_spaces(game: Any, name: str) -> tuple[Any, Any]:
+    """Return the spaces of observations, without masks, and of actions, which all agents have in common.
+
+    Raises EnvError, naming two agents, where they haven't.
+    """
+    first, *others = agents_of(game, name)
+    found = game.observation_space(first), game.action_space(first)
+    for agent in others:
+        for what, space, other in zip(
+            ("observation", "action"), found, (game.observation_space(agent), game.action_space(agent)), strict=True
+        ):
+            if space != other:
+                raise EnvError(
+                    f"One policy needs agents with the same spaces, but those of `{name}` differ in their {what}s: "
+                    f"SuperSuit's pad_observations_v0 and pad_action_space_v0 make them equal. "
+                    f"Received: {first!r} with {space}, {agent!r} with {other}"
+                )
+    observation, action = found
+    if isinstance(observation, Dict) and observation.spaces.keys() == _MASKED:
+        observation = observation["observation"]
+    return observation, action
+
+
+def of_supersuit(vector_env: Any) -> list[Any]:
+    """Return the games in SuperSuit's `concat_vec_envs_v1` or `pettingzoo_env_to_vec_env_v1`.
+
+    Of its classes only the games are used: they forget which agents are dead, and `black_death_v3` turns truncations
+    into terminations. Raises EnvError for a vector environment of anything but games in this process.
+    """
+    parts = getattr(vector_env, "vec_envs", [vector_env])
+    if not all(hasattr(part, "par_env") for part in parts):
+        expected = "games of PettingZoo in SuperSuit's own vector environment (base_class='gymnasium')"
+        kind = type(vector_env).__qualname__
+        raise EnvError(f"An actor needs {expected}, in one process (num_cpus=0). Received: {kind}")
+    return [_without_black_death(part.par_env) for part in parts]
+
+
+def _without_black_death(game: Any) -> Any:
+    """Take SuperSuit's black_death_v3 out of a game's wrappers."""
+    for name in ("env", "aec_env"):
+        if (inner := getattr(game, "__dict__", {}).get(name)) is not None:
+            setattr(game, name, _without_black_death(inner))
+    return game.env if type(game).__name__ == "black_death_par" else game
+
+
+def without_checks(game: Any) -> Any:
+    """Return the game inside PettingZoo's outermost checking wrappers."""
+    while type(game).__name__ in _CHECKING_WRAPPERS and type(game).__module__.startswith("pettingzoo."):
+        game = game.env
+    return game
+
+
+class Course(abc.ABC):
+    """A game that stops at each decision.
+
+    Attributes:
+        agents: All agents that the game may have.
+        deciding: The agents that decide now; none: the game is over.
+        ends: The agents whose episodes have ended since the last call of `play` or `start`.
+        returns: The sum of each agent's rewards so far, of its ended episodes too.
+    """
+
+    agents: list[Agent]
+    deciding: dict[Agent, Turn]
+    ends: dict[Agent, End]
+    returns: dict[Agent, float]
+
+    @abc.abstractmethod
+    def start(self, seed: int | None = None) -> None:
+        """Begin, and go on to the first decision."""
+
+    @abc.abstractmethod
+    def play(self, actions: Mapping[Agent, Any]) -> None:
+        """Take the actions of all agents that decide, and go on to the next decision."""
+
+
+def course_of(game: Any, name: str) -> Course:
+    """Return a game as one that stops at each decision. name: for messages."""
+    return Turns(without_checks(game), name) if is_turn_based(game) else Rounds(without_checks(game), name)
+
+
+class Turns(Course):
+    """A turn-based game, in which one agent decides at a time.
+
+    `last()` is the only source of rewards: it has those since the agent's last decision, whichever agent moved. (The
+    step of a dead agent clears `rewards`, and with it the loser's.)
+    """
+
+    def __init__(self, game: Any, name: str) -> None:
+        self._game, self._name = game, name
+        self.agents = agents_of(game, name)
+        self.deciding, self.ends, self.returns = {}, {}, {}
+
+    def start(self, seed: int | None = None) -> None:
+        self._game.reset(seed=seed)
+        self.returns = dict.fromkeys(self.agents, 0.0)
+        self._go_on()
+        if not self.deciding:
+            raise EnvError(f"`{self._name}` must have an agent that decides after `reset`. Received: no agents")
+
+    def play(self, actions: Mapping[Agent, Any]) -> None:
+        (action,) = actions.values()
+        self._game.step(action)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Step dead agents until one that lives has to decide."""
+        game = self._game
+        self.ends, self.deciding = {}, {}
+        while game.agents:
+            agent = game.agent_selection
+            if agent not in self.returns:
+                raise _unknown_agent(self._name, agent, self.agents)
+            observation, reward, terminated, truncated, info = game.last()
+            self.returns[agent] += float(reward)
+            observation, mask = split(observation, info)
+            if not (terminated or truncated):
+                self.deciding = {agent: Turn(observation, _as_mask(mask), float(reward))}
+                return
+            if agent in self.ends:
+                raise EnvError(f"`{self._name}` must take a dead agent out of `agents`. Received: {agent!r} twice")
+            last = copy.deepcopy(observation)  # a game may write the next one over it
+            self.ends[agent] = End(last, float(reward), bool(terminated), bool(truncated), info)
+            game.step(None)
+
+
+class Rounds(Course):
+    """A Parallel game, in which all agents that live decide at once."""
+
+    def __init__(self, game: Any, name: str) -> None:
+        self._game, self._name = game, name
+        self.agents = agents_of(game, name)
+        self.deciding, self.ends, self.returns = {}, {}, {}
+
+    def start(self, seed: int | None = None) -> None:
+        self.returns = dict.fromkeys(self.agents, 0.0)
+        self.ends = {}
+        observations, infos = self._game.reset(seed=seed)
+        self._ask(observations, infos, {})
+        if not self.deciding:
+            raise EnvError(f"`{self._name}` must have an agent that decides after `reset`. Received: no agents")
+
+    def play(self, actions: Mapping[Agent, Any]) -> None:
+        observations, rewards, terminated, truncated, infos = self._game.step(
+            {agent: actions[agent] for agent in self.deciding}
+        )
+        remaining = set(self._game.agents)
+        self.ends = {}
+        for agent in actions:
+            self.returns[agent] += float(rewards[agent])
+            ended, cut_off = bool(terminated.get(agent)), bool(truncated.get(agent))
+            if ended or cut_off or agent not in remaining:
+                seen = observations.get(agent, self.deciding[agent].observation)
+                observation, _ = split(copy.deepcopy(seen), {})  # a game may write the next one over it
+                ends = ended or not cut_off
+                self.ends[agent] = End(observation, float(rewards[agent]), ends, cut_off, infos.get(agent, {}))
+        self._ask(observations, infos, rewards)
+
+    def _ask(self, observations: Mapping[Agent, Any], infos: Mapping[Agent, Any], rewards: Mapping[Agent, Any]) -> None:
+        self.deciding = {}
+        for agent in self._game.agents:
+            if agent not in self.returns:
+                raise _unknown_agent(self._name, agent, self.agents)
+            if agent not in self.ends:
+                observation, mask = split(observations[agent], infos.get(agent, {}))
+                self.deciding[agent] = Turn(observation, _as_mask(mask), float(rewards.get(agent, 0.0)))
+
+
+def _as_mask(mask: Any) -> Array | None:
+    return None if mask is None else np.asarray(mask, bool)
+
+
+def _unknown_agent(name: str, agent: Agent, known: list[Agent]) -> EnvError:
+    return EnvError(f"`{name}` must name all agents in `possible_agents`, {known}. Received: agent={agent!r}")

@@ -1,0 +1,92 @@
+"""Trains a board game by self-play and judges the final policy: against random, minimax and perfect players.
+
+    scripts/measure games --game tictactoe --seeds 0 1 2 --output benchmarks/games/games.json          # 10 minutes
+    scripts/measure games --game connect_four --seeds 0 1 2 --output benchmarks/games/games.json       # an hour
+
+A seed that the file has is left out. A run that was interrupted goes on. Wins, draws and losses are shares of all
+games, half of them in each seat; opponents and, where it says so, the policy sample their actions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import actor_learner as al
+from benchmarks.harness import Figures, origin, write
+
+GAMES: dict[str, Figures] = {
+    "tictactoe": {
+        "env": "pettingzoo.classic.tictactoe_v3:env",
+        "opponents": {"random": 1000, "benchmarks.games.players:perfect_tic_tac_toe": 1000},
+        "ways": ["greedy", "sampled"],
+    },
+    "connect_four": {
+        "env": "pettingzoo.classic.connect_four_v3:env",
+        "opponents": {
+            "random": 1000,
+            "benchmarks.games.players:minimax1": 400,
+            "benchmarks.games.players:minimax2": 400,
+            "benchmarks.games.players:minimax4": 100,
+        },
+        "ways": ["sampled", "greedy"],
+    },
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        "scripts/measure games", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--game", choices=GAMES, default="tictactoe")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--runs", type=Path, default=Path("runs/games"), help="folder of the runs")
+    parser.add_argument("--output", type=Path, help="JSON file to write")
+    arguments = parser.parse_args()
+    rows = json.loads(arguments.output.read_text())["rows"] if arguments.output and arguments.output.exists() else []
+    for seed in arguments.seeds:
+        if any((row["game"], row["seed"]) == (arguments.game, seed) for row in rows):
+            continue
+        rows.append(measure(arguments.game, seed, arguments.runs))
+        print(json.dumps(rows[-1]), flush=True)
+        if arguments.output:
+            write({**origin(parser), "rows": rows}, arguments.output)
+
+
+def measure(game: str, seed: int, runs: Path) -> Figures:
+    """Train one seed, and let its policy play."""
+    settings = GAMES[game]
+    folder = runs / f"{game}-{seed}"
+    config = al.preset(settings["env"], seed=seed, run_dir=folder, quiet=not sys.stdout.isatty())
+    al.train(config, resume=(folder / "config.json").exists())
+    last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    played = {
+        f"{opponent.rpartition(':')[2]}, {way}": judge(folder, opponent, games, way == "greedy")
+        for opponent, games in settings["opponents"].items()
+        for way in settings["ways"]
+    }
+    return {
+        "game": game,
+        "seed": seed,
+        "decisions": last["env_steps"],
+        "seconds": round(last["time_seconds"], 1),
+        "rating": last.get("league/rating"),
+        "played": played,
+    }
+
+
+def judge(run: Path, opponent: str, games: int, greedy: bool) -> dict[str, Any]:
+    """Return the shares of games that the policy won, drew and lost."""
+    found = al.evaluate(run, opponent=opponent, episodes=games, num_envs=20, deterministic=greedy, seed=12345)
+    outcome = found.info["outcome"]
+    shares = {"won": outcome == 1, "drawn": outcome == 0.5, "lost": outcome == 0}
+    return {"games": len(outcome), **{name: round(float(np.mean(share)), 4) for name, share in shares.items()}}
+
+
+if __name__ == "__main__":
+    main()
