@@ -21,8 +21,17 @@ MAX_SIZE = 200  # entries of a table, which fits into a message
 
 def _number(name: str, value: Any) -> float:
     """Return a number from 0 to 1, also one written as text."""
-    found: float = checks.check_number(name, float(value) if isinstance(value, str) else value, least=0, most=1)
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        number = value
+    found: float = checks.check_number(name, number, least=0, most=1)
     return found
+
+
+def _is_none(value: Any) -> bool:
+    """Return True for None, which files and shells write as text."""
+    return value is None or (isinstance(value, str) and value.lower() == "none")
 
 
 def _count(name: str, value: Any, most: int | None = None) -> int:
@@ -71,14 +80,14 @@ class SelfPlay:
         checked = {
             "size": _count("size", self.size, MAX_SIZE),
             "every": _count("every", self.every),
-            "above": None if self.above is None or str(self.above) == "none" else _number("above", self.above),
+            "above": None if _is_none(self.above) else _number("above", self.above),
             "rule": checks.check_choice("rule", self.rule, RULES),
             "latest": _number("latest", self.latest),
             "keep": checks.check_choice("keep", self.keep, KEEPS),
             "random": _number("random", self.random),
             "epsilon": _number("epsilon", self.epsilon),
             "players": _players(self.players),
-            "outcome": None if self.outcome is None else _callable("outcome", self.outcome),
+            "outcome": None if _is_none(self.outcome) else _callable("outcome", self.outcome),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)

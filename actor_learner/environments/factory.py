@@ -199,7 +199,7 @@ class EnvFactory:
             return SelfPlayVectorEnv(games, self.seats, self.name)
         if is_turn_based(first):
             raise EnvError(
-                f"`{self.name}` is a game whose agents take turns: use `self_play` (--self-play), or a Parallel game. "
+                f"`{self.name}` is a game whose agents take turns: use `self_play`, or a Parallel game. "
                 f"Received: {_kind(first)}"
             )
         rows = len(agents_of(first, self.name))

@@ -187,8 +187,10 @@ def _import_module(name: str, argument: str, value: str) -> ModuleType:
             return importlib.import_module(name)
     except Exception as error:
         text = describe_error(error, with_place=not isinstance(error, ModuleNotFoundError))
-        games = isinstance(error, ModuleNotFoundError) and name.partition(".")[0] in _GAMES
-        remedy = f"; {install_command('actor-learner[games]')}" if games else ""
+        package = name.partition(".")[0]
+        missing = str(error.name) if isinstance(error, ModuleNotFoundError) else package + "."
+        is_there = missing.startswith(package + ".")  # but hasn't this game
+        remedy = f"; {install_command('actor-learner[games]')}" if package in _GAMES and not is_there else ""
         raise EnvError(f"`{name}` can't be imported: {text}{remedy}. Received: {argument}={value!r}") from error
 
 
