@@ -28,6 +28,7 @@ from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.opponents import RANDOM, Opponent
 from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv, highest_return
+from actor_learner.environments.turns import TurnGames
 from actor_learner.policy.policy import Policy, load_policy
 from actor_learner.replay import minari_datasets
 from actor_learner.runs.directory import open_run, read_config
@@ -148,7 +149,7 @@ def evaluate(
         opponent: For games of several agents: the player of the other seats. A run directory, "hf://owner/name" or a
             `Policy`, which samples its actions; "random"; or a callable (observation, mask, generator) -> action, or
             its "module:function". `info["outcome"]` then has the outcomes, from 0 to 1. None: the random player if the
-            run was trained by self-play.
+            run was trained by self-play, or the agents take turns.
         seat: The policy's seat in a game, counted from 0; None: all seats in turn.
         record: "minari:NAME": the name of a new Minari dataset of these episodes. Needs single environments, of which
             one is stepped. None: nothing is recorded.
@@ -186,6 +187,10 @@ def evaluate(
             recorder = stack.enter_context(minari_datasets.recording(record))
             factory = factory.wrapped(recorder, "record", record)
         vector_env = stack.enter_context(contextlib.closing(factory.make_about(num_envs, seed)))
+        if isinstance(vector_env, TurnGames):  # trained with all seats
+            sitting = Sitting.of(RANDOM_PLAYER)
+            factory = dataclasses.replace(factory, seats=sitting.seats(config, None))
+            vector_env = stack.enter_context(contextlib.closing(factory.make_about(num_envs, seed)))
         mode = autoreset_mode or config.get("autoreset_mode")
         keys = (*_info_keys(config), *([] if sitting is None else ["outcome"]))
         environments = Environments(vector_env, autoreset_mode=mode, info_keys=keys, name=factory.name)

@@ -56,9 +56,9 @@ class TicTacToe:
 def main(total_steps: int = 200_000) -> float:
     config = al.TrainConfig(
         env=TicTacToe,
-        self_play=al.SelfPlay(every=10),
-        algorithm=al.PPO(learning_rate="linear_2e-3", gamma=1.0, ent_coef=0.02),
-        num_envs=32,
+        self_play=al.SelfPlay(every=10, random=0.2, epsilon=0.25),
+        algorithm=al.PPO(learning_rate="linear_1e-3", gamma=1.0, ent_coef=0.05, minibatch_size=256),
+        num_envs=64,
         unroll_length=32,
         total_steps=total_steps,
     )

@@ -8,21 +8,24 @@ import time
 import warnings
 from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from actor_learner.actors.transport.batches import ActorColumns, ArenaParts
 from actor_learner.actors.transport.messages import Assignment, Done
 from actor_learner.actors.transport.weights import read_weights
+from actor_learner.actors.turns import TurnWriter
 from actor_learner.config.pool_checks import first_envs
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, CallError
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.episodes import Episodes
+from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import EnvFactory
 from actor_learner.environments.opponents import Opponent
 from actor_learner.environments.self_play import SelfPlayVectorEnv
+from actor_learner.environments.turns import TurnGames
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.policy import Policy
@@ -57,7 +60,11 @@ class Startup:
         step_graph: Runs in place of the exported one.
         """
         streams = {"first_stream": self.first_env, "streams": self.all_envs}
-        return Policy(exported, self._seeds()[1], **streams, step_graph=step_graph)
+        return Policy(exported, self.action_seeds(), **streams, step_graph=step_graph)
+
+    def action_seeds(self) -> np.random.SeedSequence:
+        """Return the seeds of the actions' noise."""
+        return self._seeds()[1]
 
     def _seeds(self) -> list[np.random.SeedSequence]:
         return np.random.SeedSequence([self.seed, self.incarnation]).spawn(2)
@@ -295,6 +302,14 @@ class Actor:
         self._position = Position(observation, np.ones(startup.num_envs, bool))
         self.error: Exception | None = None  # of an environment that ended the last unroll early
         self._blocks, self._slots, self._stop = parts.blocks, parts.slots, parts.stop_words.data
+        self._turns: TurnWriter | None = None
+        if isinstance(games := environments.vector_env, TurnGames):
+            if parts.steps:
+                raise EnvError(
+                    "In a game whose agents take turns, the actors act themselves. Received: acting='device'"
+                )
+            first_game = startup.first_env // len(games.agents)
+            self._turns = TurnWriter(games, cast("Policy", policy), startup.action_seeds(), first_game)
         if isinstance(environments.vector_env, SelfPlayVectorEnv):
             environments.vector_env.attach(functools.partial(_frozen_policy, policy.exported, parts.opponents))
         self._heartbeat = parts.heartbeats[startup.actor].data
@@ -331,17 +346,22 @@ class Actor:
         if isinstance(vector_env := self._environments.vector_env, SelfPlayVectorEnv):
             vector_env.set_opponents([Opponent(*each) for each in assignment.opponents])
         columns = self._blocks[assignment.block].columns(assignment.start, assignment.stop)
-        self._position, times = unroll(
-            self._environments,
-            self._policy,
-            columns,
-            self._position,
-            version=assignment.version,
-            first_env=self._first_env,
-            stop=self._stop,
-            block=assignment.block,
-            heartbeat=self._heartbeat,
-        )
+        common = {"stop": self._stop, "block": assignment.block, "heartbeat": self._heartbeat}
+        if self._turns is not None:
+            _prepare(columns, assignment.version, self._first_env, None, ())
+            if (seconds := self._turns.fill(columns, version=assignment.version, **common)) is None:
+                raise Stopped
+            times = Times(*seconds)
+        else:
+            self._position, times = unroll(
+                self._environments,
+                self._policy,
+                columns,
+                self._position,
+                version=assignment.version,
+                first_env=self._first_env,
+                **common,
+            )
         if (missing := np.isnan(columns.behaviour_log_prob)).any():
             raise FloatingPointError(_describe_nan(columns, missing))
         for leaf in self._policy.state_leaves:

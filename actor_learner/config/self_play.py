@@ -34,9 +34,9 @@ def _is_none(value: Any) -> bool:
     return value is None or (isinstance(value, str) and value.lower() == "none")
 
 
-def _count(name: str, value: Any, most: int | None = None) -> int:
+def _count(name: str, value: Any, most: int | None = None, least: int = 1) -> int:
     found = int(value) if isinstance(value, str) and value.isdecimal() else value
-    return int(checks.check_count(name, found, most=most))
+    return int(checks.check_count(name, found, least, most=most))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,8 @@ class SelfPlay:
         random: probability of the random player, which is the zero of the ratings, and keeps play from collapsing.
         epsilon: probability of a random action in place of a frozen version's, so that the policy meets positions that
             its versions avoid.
+        opening: largest number of decisions at the start of an episode that all agents make at random, which aren't
+            learned from; each episode draws one from 0 on. So the policy meets all positions, and strong play in them.
         players: further players, each drawn as often as the random one: {"name": callable or "module:function"}, a
             callable (observation, mask, generator) -> action.
         outcome: callable {agent: return} -> {agent: number from 0 to 1}; None: 1 for the highest return, 0.5 for all
@@ -73,6 +75,7 @@ class SelfPlay:
     keep: Literal["spread", "newest"] = "spread"
     random: float = 0.1
     epsilon: float = 0.0
+    opening: int = 0
     players: Mapping[str, Any] = field(default_factory=dict)
     outcome: Any = None
 
@@ -86,6 +89,7 @@ class SelfPlay:
             "keep": checks.check_choice("keep", self.keep, KEEPS),
             "random": _number("random", self.random),
             "epsilon": _number("epsilon", self.epsilon),
+            "opening": _count("opening", self.opening, least=0),
             "players": _players(self.players),
             "outcome": None if _is_none(self.outcome) else _callable("outcome", self.outcome),
         }

@@ -25,6 +25,7 @@ from actor_learner.environments.lookup import find_env, sendable_spec
 from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv
 from actor_learner.environments.serial import SerialVectorEnv
 from actor_learner.environments.threads import ThreadedVectorEnv
+from actor_learner.environments.turns import TurnGames
 from actor_learner.environments.wrapping import Wrapper, find_wrappers, wrapped
 
 _REQUIRED = ("num_envs", "single_observation_space", "single_action_space")
@@ -197,11 +198,6 @@ class EnvFactory:
             games = [first, *(self._make_bare() for _ in range(1, num_envs))]
             self._check_new(games)
             return SelfPlayVectorEnv(games, self.seats, self.name)
-        if is_turn_based(first):
-            raise EnvError(
-                f"`{self.name}` is a game whose agents take turns: use `self_play`, or a Parallel game. "
-                f"Received: {_kind(first)}"
-            )
         rows = len(agents_of(first, self.name))
         count, rest = divmod(num_envs, rows)
         if exact and rest:
@@ -212,7 +208,7 @@ class EnvFactory:
             )
         games = [first, *(self._make_bare() for _ in range(1, count + bool(rest)))]
         self._check_new(games)
-        return AgentsVectorEnv(games, self.name)
+        return TurnGames(games, self.name) if is_turn_based(first) else AgentsVectorEnv(games, self.name)
 
     def _check_no_seats(self, env: Any) -> None:
         if self.seats is not None:

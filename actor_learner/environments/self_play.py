@@ -41,8 +41,9 @@ class Seats:
 
     players: players of one's own, by name; their numbers are -2, -3, ... seat: the learner's, counted from 0; None:
     drawn for each episode, or with `take_turns` one after the other. outcome: {agent: return} -> {agent: 0 to 1}.
-    epsilon: probability of a random action in place of a frozen version's. film: gets a game and its course, and
-    returns a course that shows it.
+    epsilon: probability of a random action in place of a frozen version's. opening: largest number of decisions at the
+    start of an episode that all agents make at random, the learner's too; each episode draws one. film: gets a game and
+    its course, and returns a course that shows it.
     """
 
     players: Mapping[str, Player] = field(default_factory=dict)
@@ -50,12 +51,18 @@ class Seats:
     take_turns: bool = False
     outcome: Outcome = highest_return
     epsilon: float = 0.0
+    opening: int = 0
     film: Callable[[Any, Course], Course] | None = None
 
     @classmethod
     def of(cls, settings: Any) -> Seats:
         """Return the seats of a run's `SelfPlay` settings."""
-        return cls(settings.players, outcome=settings.outcome or highest_return, epsilon=settings.epsilon)
+        return cls(
+            settings.players,
+            outcome=settings.outcome or highest_return,
+            epsilon=settings.epsilon,
+            opening=settings.opening,
+        )
 
 
 @dataclass
@@ -72,11 +79,12 @@ class _Game:
     memories: dict[Agent, dict[str, Any]] = field(default_factory=dict)  # of the opponent, in each of its seats
     has_decided: bool = False  # the learner, in this episode
     plies: int = 0  # of opponents since the learner's last decision
+    opening: int = 0  # decisions that are still to be made at random
 
     @property
     def waits(self) -> bool:
         """True where the learner has to decide."""
-        return self.learner in self.course.deciding
+        return not self.opening and self.learner in self.course.deciding
 
 
 class SelfPlayVectorEnv(AnyVectorEnv):
@@ -193,6 +201,7 @@ class SelfPlayVectorEnv(AnyVectorEnv):
         game.episodes += 1
         game.learner, game.opponent = agents[game.seat], self._opponents.draw(game.generator)
         game.memories, game.has_decided = {}, False
+        game.opening = int(game.generator.integers(self._seats.opening + 1)) if self._seats.opening else 0
         game.course.start(seed)
 
     def _advance(self, ends: dict[int, tuple[End, dict[str, float]]], chosen: Sequence[Any] | None = None) -> None:
@@ -209,7 +218,9 @@ class SelfPlayVectorEnv(AnyVectorEnv):
         while actions:
             self._let_opponents_act(actions)
             for row, by_agent in actions.items():
-                self._games[row].course.play(by_agent)
+                game = self._games[row]
+                game.opening = max(0, game.opening - 1)
+                game.course.play(by_agent)
                 self._settle(row, ends)
             actions = {row: {} for row in actions if not self._games[row].waits}
 
@@ -219,11 +230,12 @@ class SelfPlayVectorEnv(AnyVectorEnv):
         for row in actions:
             game = self._games[row]
             for agent, turn in game.course.deciding.items():
-                if agent == game.learner:
+                if agent in actions[row]:
                     continue
                 game.plies += 1
                 request = Request(turn.observation, turn.mask, game.generator, game.memories.setdefault(agent, {}))
-                asked.setdefault(game.opponent, []).append((row, agent, request))
+                player = RANDOM if game.opening else game.opponent
+                asked.setdefault(player, []).append((row, agent, request))
             if game.plies > MAX_PLIES:
                 raise EnvError(
                     f"`{self._name}` must let every agent decide, but opponents did {MAX_PLIES:,} times in a row. "

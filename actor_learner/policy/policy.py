@@ -198,19 +198,32 @@ class Policy:
 
         Raises ValueError as `step` does.
         """
-        read, _ = self._reader.read(observation, from_environment=True)
+        leaves, _ = self._reader.read(observation, from_environment=True)
+        mask = self._reader.read_mask(observation, action_mask, len(generators), single=False)
+        action, _, after = self.sample_leaves(leaves, generators, mask, state)
+        return self.env_action(action), after
+
+    def sample_leaves(
+        self,
+        leaves: Leaves,
+        generators: Sequence[np.random.Generator],
+        action_mask: Array | None = None,
+        state: Leaves | None = None,
+        size: int | None = None,
+    ) -> tuple[Leaves, Array, Leaves]:
+        """Sample as `sample_rows` does; return the actions' leaves, their log-probabilities and the next state.
+
+        size: the rows that are computed, of which those beyond are dropped: a multiple of it; None: the usual number.
+        """
         rows = len(generators)
-        mask = self._reader.read_mask(observation, action_mask, rows, single=False)
-        noise = self._noise.of_generators(generators)
-        # The graph of another number of rows costs a new interpreter.
-        spare = -rows % self.batch_size
-        noise, *leaves = (_padded(leaf, spare) for leaf in (noise, *read))
-        mask = None if mask is None else _padded(mask, spare)
+        spare = -rows % (size or self.batch_size)  # another number of rows would need another interpreter
+        noise, *padded = (_padded(leaf, spare) for leaf in (self._noise.of_generators(generators), *leaves))
+        mask = None if action_mask is None else _padded(action_mask, spare)
         given = None if state is None else tuple(_padded(leaf, spare) for leaf in state)
         with self._state.replaced(given, rows + spare, single=False) as after:
-            action = self._run(self._inputs(tuple(leaves), noise, mask, None), self._sampled)[:-1]
-        actions = self.env_action(tuple(leaf[:rows] for leaf in action))
-        return actions, () if after is None else tuple(leaf[:rows] for leaf in after.leaves)
+            *action, log_prob = self._run(self._inputs(tuple(padded), noise, mask, None), self._sampled)
+        found = () if after is None else tuple(leaf[:rows] for leaf in after.leaves)
+        return tuple(leaf[:rows] for leaf in action), log_prob[:rows], found
 
     def reset(self, rows: Any = None) -> None:
         """Lets an episode start with the next observation in these rows (indices, or bool [N]); None: in all.

@@ -154,8 +154,6 @@ def test_opponents_that_cannot_be_are_one_clear_line(network, weights, frozen, m
 
 
 def test_a_pool_without_self_play_has_no_opponents(network):
-    with pytest.raises(EnvError, match="agents take turns: use `self_play`"):
-        make_pool(network, num_actors=0, self_play=None)
     with al.ActorPool("CartPole-v1", num_actors=0) as pool:
         assert pool._group._memory.plan.places["opponents"][1][0] == 0
         with pytest.raises(ValueError, match="needs a pool with `self_play`"):

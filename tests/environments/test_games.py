@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
@@ -85,6 +87,10 @@ def test_rewards_on_others_turns_and_deaths_and_truncations_are_among_them():
     assert any(reward < 0 for *_, reward, _, _ in rows)
 
 
+def first_allowed(observation, mask, generator):
+    return int(np.flatnonzero(mask)[0])
+
+
 def self_play_env(make=tic_tac_toe, num_envs=4, **seats):
     return SelfPlayVectorEnv([make() for _ in range(num_envs)], Seats(**seats), "game")
 
@@ -142,6 +148,48 @@ def test_a_seat_is_drawn_given_or_taken_in_turn():
     quotas = self_play_env(num_envs=3).quotas(7)
     assert sum(quotas.values()) == 8
     assert sum(count for (_, seat), count in quotas.items() if seat) == 4
+
+
+def test_an_opening_is_played_at_random_and_is_not_learned_from():
+    env = self_play_env(num_envs=1, opening=4, players={"first": first_allowed}, seat=0)
+    env.set_opponents([Opponent(-2)])
+    env.reset(seed=0)
+    begins, openings = [], set()
+    for _ in range(400):
+        (request,) = env.requests()
+        begins.append(int(request.observation.sum()))
+        *_, infos = env.step_each([request.mask.argmax()])
+        if "final_obs" in infos:
+            openings.add(begins[0])
+            assert all(after == before + 2 for before, after in itertools.pairwise(begins))
+            begins = []
+    assert openings == {0, 2, 4}  # an odd number ends with the learner's own decision at random
+
+
+def test_some_moves_of_frozen_versions_are_random():
+    class Frozen:
+        def initial_state(self, rows=None):
+            return ()
+
+        def sample_rows(self, observation, generators, action_mask=None, state=None):
+            return action_mask.argmax(axis=1), ()
+
+    def shares(epsilon):
+        env = self_play_env(num_envs=1, epsilon=epsilon, seat=1)
+        env.attach(lambda opponent: Frozen())
+        env.set_opponents([Opponent(0)])
+        env.reset(seed=0)
+        lowest = []
+        for _ in range(300):
+            (request,) = env.requests()
+            before = request.observation[..., 1]
+            if before.sum() == 1 and not request.observation[..., 0].any():
+                lowest.append(bool(before[0, 0]))
+            env.step_each([request.mask.nonzero()[0][-1]])
+        return np.mean(lowest)
+
+    assert shares(0.0) == 1.0
+    assert 0.3 < shares(0.5) < 0.8
 
 
 class TestParallelGames:
@@ -204,7 +252,7 @@ class Stranger(LastStanding):
         (LastStanding, 8, r"each game of `LastStanding` has 3: give 6 or 9\. Received: 8"),
         (LastStanding, 2, r"has 3: give 3\. Received: 2"),
         (OtherSpaces, 3, r"differ in their actions: .*'agent_0' with Discrete\(3\), 'agent_2' with Discrete\(4\)"),
-        (tic_tac_toe, 2, r"agents take turns: use `self_play`"),
+        (tic_tac_toe, 3, r"each game of `tic_tac_toe` has 2: give 2 or 4"),
         (lambda: LastStanding(()), 3, r"`possible_agents`. Received: possible_agents=\[\]"),
     ],
 )
