@@ -27,7 +27,7 @@ from actor_learner.config.settings import check_wrappers
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.opponents import RANDOM, Opponent
-from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv, highest_return
+from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv
 from actor_learner.environments.turns import TurnGames
 from actor_learner.policy.policy import Policy, load_policy
 from actor_learner.replay import minari_datasets
@@ -178,7 +178,7 @@ def evaluate(
         sitting = Sitting.of(RANDOM_PLAYER if opponent is None else opponent)
         seats = sitting.seats(config, seat)
         if (own := factory.seats) is not None:
-            seats = dataclasses.replace(seats, film=own.film, outcome=own.outcome)
+            seats = dataclasses.replace(seats, film=own.film, outcome=own.outcome or seats.outcome)
         factory = dataclasses.replace(factory, seats=seats)
     if max_episode_steps is not None:
         factory = factory.limited(max_episode_steps)
@@ -251,7 +251,7 @@ class Sitting:
         """Return how the seats of a game are taken, with the run's own way to tell outcomes."""
         own = config.get("self_play")
         outcome = own.get("outcome") if isinstance(own, Mapping) else None
-        found = highest_return if outcome is None else resolve_reference(_name_of(outcome), "outcome")
+        found = None if outcome is None else resolve_reference(_name_of(outcome), "outcome")
         return Seats(self.players, check_count("seat", seat, 0, optional=True), take_turns=True, outcome=found)
 
     def check(self, environments: Environments) -> None:

@@ -56,7 +56,7 @@ class TicTacToe:
 def main(total_steps: int = 200_000) -> float:
     config = al.TrainConfig(
         env=TicTacToe,
-        self_play=al.SelfPlay(every=10, random=0.2, epsilon=0.25),
+        self_play=al.SelfPlay(every=10, opening=5),
         algorithm=al.PPO(learning_rate="linear_1e-3", gamma=1.0, ent_coef=0.05, minibatch_size=256),
         num_envs=64,
         unroll_length=32,

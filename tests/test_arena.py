@@ -112,8 +112,10 @@ class TestRuns:
             al.evaluate(run, connect_four, opponent="random", episodes=2)
 
     @pytest.mark.thorough
-    def test_a_video_shows_each_decision(self, run, tmp_path, capsys):
-        assert main(["evaluate", str(run), "--episodes", "2", "--video", str(tmp_path / "videos")]) == 0
+    @pytest.mark.parametrize("factory", ["raw_env", "env"])
+    def test_a_video_shows_each_decision(self, run, factory, tmp_path, capsys):
+        words = ["--env", GAME.replace("raw_env", factory), "--video", str(tmp_path / "videos")]
+        assert main(["evaluate", str(run), "--episodes", "2", *words]) == 0
         assert len(list((tmp_path / "videos").glob("*.mp4"))) == 2
 
 

@@ -181,6 +181,7 @@ class ActorPool:
         self.unrolls: list[Done] = []
         self.restarts: list[Restart] = []
         self._opponents: set[int] = set()
+        self._newest_opponent = -1  # of all that were ever frozen
         self._blocks: Sequence[Block] = ()
         self._trajectories: list[Trajectory] = []
         settings = self._settings
@@ -347,7 +348,7 @@ class ActorPool:
             self._take_restarts()
             self.episodes = self._blocks[index].episodes()
             if self._settings.self_play is not None:
-                self.results = _taken(self.episodes, RESULT_KEYS)
+                self.results = _taken(self.episodes, kept=self._settings.info_keys)
             self.timings, self.unrolls = _fractions(done), done
             trajectory = self._trajectories[index]
             if trajectory.valid.any():
@@ -428,11 +429,12 @@ class ActorPool:
         Args:
             weights: The shares of the draws by number: -1 is the random player, -2, -3, ... are those of
                 `SelfPlay.players` in their order, and 0, 1, 2, ... are frozen versions.
-            frozen: The weights of versions that weren't among the opponents before, float32 vectors as
+            frozen: The weights of new versions, whose numbers are higher than all before: float32 vectors as
                 `learner.flat_weights()` returns them.
 
         Raises:
-            ValueError: There is no such player, too many versions, or none that is drawn; or weights don't fit.
+            ValueError: There is no such player, too many versions, or none that is drawn; weights don't fit; or columns
+                in progress still need the versions that so many new ones would replace.
         """
         self._check_process()
         given = {number: self.exported.as_vector(vector) for number, vector in (frozen or {}).items()}
@@ -440,7 +442,7 @@ class ActorPool:
         with self._closed_on_failure():
             self._group.check()
         self._group.set_opponents(weights, given)
-        self._opponents = set(weights)
+        self._opponents, self._newest_opponent = set(weights), max([self._newest_opponent, *given])
 
     def _check_opponents(self, weights: Mapping[int, float], frozen: Mapping[int, Array]) -> None:
         settings = self._settings.self_play
@@ -450,6 +452,9 @@ class ActorPool:
         if unknown := [n for n in weights if n < least or (n >= 0 and n not in self._opponents and n not in frozen)]:
             text = "`weights` must be of the random player, -1, of own players, or of versions that `frozen` brings"
             raise ValueError(f"{text}. Received: {unknown[0]}")
+        if old := [number for number in frozen if number <= self._newest_opponent]:
+            text = "`frozen` must number versions upwards: an earlier number stands for the weights that it had"
+            raise ValueError(f"{text}. Received: {min(old)} after {self._newest_opponent}")
         if not sum(weights.values()) > 0 or min(weights.values()) < 0:
             raise ValueError(f"`weights` must be shares, of which some are above 0. Received: {dict(weights)}")
         if (count := sum(number >= 0 for number in weights)) > settings.size:
@@ -491,9 +496,12 @@ def _build_network(network: Any, spaces: Spaces, settings: PoolSettings, backend
     return network
 
 
-def _taken(episodes: dict[str, Array], keys: Sequence[str]) -> Array:
-    """Take entries of all episodes out of them, as `[K, keys]` float64."""
-    return np.stack([episodes.pop(key, np.zeros(0)).astype(np.float64) for key in keys], axis=1)
+def _taken(episodes: dict[str, Array], kept: Sequence[str]) -> Array:
+    """Take the results of games out of the entries of episodes, as `[K, 2]` float64. kept: entries that stay there."""
+    found = np.stack([episodes.get(key, np.zeros(0)).astype(np.float64) for key in RESULT_KEYS], axis=1)
+    for key in set(RESULT_KEYS) - set(kept):
+        episodes.pop(key, None)
+    return found
 
 
 def _waits_for_statistics(network: keras.Model) -> bool:

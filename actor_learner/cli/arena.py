@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from actor_learner.cli.flags import add_number, json_object
+from actor_learner.reports.plot import check_package, checked_output
 from actor_learner.system.keras_import import keras_backend
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Play the games, and print the standings."""
+    if arguments.plot is not None:
+        check_package("matplotlib", "a picture of standings", "plots")
+        checked_output(arguments.plot)
     keras_backend()
     from actor_learner.arena import arena
 
@@ -52,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _named(texts: Sequence[str]) -> dict[str, str]:
     """Return the players, by name if one has a name. Raises ValueError for a repeated name."""
-    pairs = [text.rpartition("=") for text in texts]
+    pairs = [("", "", text) if os.path.exists(text) else text.rpartition("=") for text in texts]
     names = [name or player for name, _, player in pairs]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"Players must have different names, NAME=PLAYER. Received: {repeated[0]} twice")

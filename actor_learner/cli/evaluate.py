@@ -108,7 +108,7 @@ def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
 
     config = read_config(arguments.run_dir)
     bare = resolve_env(**run_environment(config, **given), check_pickle=False)
-    if arguments.opponent is not None or config.get("self_play") is not None:
+    if arguments.opponent is not None or arguments.seat is not None or config.get("self_play") is not None:
         bare = dataclasses.replace(bare, seats=Seats())  # a game
     if arguments.video is not None:
         _check_no_videos(Path(arguments.video))

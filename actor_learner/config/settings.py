@@ -253,7 +253,7 @@ class PoolSettings:
     @property
     def recorded_keys(self) -> tuple[str, ...]:
         """The entries of an episode's last info that actors write into batches."""
-        return self.info_keys if self.self_play is None else (*self.info_keys, *RESULT_KEYS)
+        return self.info_keys if self.self_play is None else tuple(dict.fromkeys((*self.info_keys, *RESULT_KEYS)))
 
     @property
     def env_counts(self) -> tuple[int, ...]:

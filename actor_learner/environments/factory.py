@@ -189,7 +189,7 @@ class EnvFactory:
 
     def _make_of_games(self, first: Any, num_envs: int, *, exact: bool) -> AnyVectorEnv:
         """Build a vector environment of games like the first one, with a row for each agent."""
-        if self.wrappers:
+        if self.wrappers:  # of `max_episode_steps`, too
             raise EnvError(
                 f"`wrappers` go around Gymnasium's environments, but `{self.name}` is a game of several agents: wrap "
                 f"it in a factory of your own instead. Received: {_kind(first)}"
@@ -355,6 +355,9 @@ def _kind(value: Any) -> str:
 def _unpicklable_part(factory: EnvFactory, error: Exception) -> tuple[str, Any, str]:
     """Return name, value and error of the first part of a factory that can't be pickled by itself."""
     parts = [part for wrapper in factory.wrappers for part in _parts(wrapper, {})]
+    if factory.seats is not None:
+        parts += [(f"`players[{name!r}]`", player) for name, player in factory.seats.players.items()]
+        parts.append(("`outcome`", factory.seats.outcome))
     for name, value in [*_parts(factory.source, factory.env_kwargs), *parts]:
         try:
             cloudpickle.dumps(value)

@@ -55,9 +55,12 @@ def is_turn_based(game: Any) -> bool:
 
 
 def split(observation: Any, info: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Take the mask out of PettingZoo's {"observation", "action_mask"}, or out of the info; None without one."""
-    if isinstance(observation, Mapping) and observation.keys() == _MASKED:
-        return observation["observation"], observation[MASK_KEY]
+    """Take the mask out of PettingZoo's {"observation", "action_mask"}, or out of the info; None without one.
+
+    With further entries, the observation stays whole.
+    """
+    if isinstance(observation, Mapping) and MASK_KEY in observation:
+        return observation["observation"] if observation.keys() == _MASKED else observation, observation[MASK_KEY]
     return observation, info.get(MASK_KEY)
 
 
@@ -134,13 +137,15 @@ class Course(abc.ABC):
         agents: All agents that the game may have.
         deciding: The agents that decide now; none: the game is over.
         ends: The agents whose episodes have ended since the last call of `play` or `start`.
-        returns: The sum of each agent's rewards so far, of its ended episodes too.
+        returns: The sum of the rewards so far of each agent that has had a part in the game, of ended episodes too.
     """
 
     agents: list[Agent]
     deciding: dict[Agent, Turn]
     ends: dict[Agent, End]
     returns: dict[Agent, float]
+
+    _name: str  # for messages
 
     @abc.abstractmethod
     def start(self, seed: int | None = None) -> None:
@@ -149,6 +154,16 @@ class Course(abc.ABC):
     @abc.abstractmethod
     def play(self, actions: Mapping[Agent, Any]) -> None:
         """Take the actions of all agents that decide, and go on to the next decision."""
+
+    def _mask(self, agent: Agent, mask: Any) -> Array | None:
+        """Return the mask of an agent that decides. Raises EnvError for one that allows nothing."""
+        if mask is None:
+            return None
+        found = np.asarray(mask, bool)
+        if not found.any():
+            expected = f"`{MASK_KEY}` of `{self._name}` must allow an action to an agent that decides"
+            raise EnvError(f"{expected}. Received: none allowed for {agent!r}")
+        return found
 
 
 def course_of(game: Any, name: str) -> Course:
@@ -170,7 +185,7 @@ class Turns(Course):
 
     def start(self, seed: int | None = None) -> None:
         self._game.reset(seed=seed)
-        self.returns = dict.fromkeys(self.agents, 0.0)
+        self.returns = {}
         self._go_on()
         if not self.deciding:
             raise EnvError(f"`{self._name}` must have an agent that decides after `reset`. Received: no agents")
@@ -186,18 +201,18 @@ class Turns(Course):
         self.ends, self.deciding = {}, {}
         while game.agents:
             agent = game.agent_selection
-            if agent not in self.returns:
+            if agent not in self.agents:
                 raise _unknown_agent(self._name, agent, self.agents)
             observation, reward, terminated, truncated, info = game.last()
-            self.returns[agent] += float(reward)
+            self.returns[agent] = self.returns.get(agent, 0.0) + float(reward)
             observation, mask = split(observation, info)
             if not (terminated or truncated):
-                self.deciding = {agent: Turn(observation, _as_mask(mask), float(reward))}
+                self.deciding = {agent: Turn(observation, self._mask(agent, mask), float(reward))}
                 return
             if agent in self.ends:
                 raise EnvError(f"`{self._name}` must take a dead agent out of `agents`. Received: {agent!r} twice")
             last = copy.deepcopy(observation)  # a game may write the next one over it
-            self.ends[agent] = End(last, float(reward), bool(terminated), bool(truncated), info)
+            self.ends[agent] = End(last, float(reward), bool(terminated), bool(truncated), dict(info))
             game.step(None)
 
 
@@ -210,8 +225,7 @@ class Rounds(Course):
         self.deciding, self.ends, self.returns = {}, {}, {}
 
     def start(self, seed: int | None = None) -> None:
-        self.returns = dict.fromkeys(self.agents, 0.0)
-        self.ends = {}
+        self.returns, self.ends = {}, {}
         observations, infos = self._game.reset(seed=seed)
         self._ask(observations, infos, {})
         if not self.deciding:
@@ -224,27 +238,25 @@ class Rounds(Course):
         remaining = set(self._game.agents)
         self.ends = {}
         for agent in actions:
-            self.returns[agent] += float(rewards[agent])
+            self.returns[agent] = self.returns.get(agent, 0.0) + float(rewards[agent])
             ended, cut_off = bool(terminated.get(agent)), bool(truncated.get(agent))
             if ended or cut_off or agent not in remaining:
                 seen = observations.get(agent, self.deciding[agent].observation)
                 observation, _ = split(copy.deepcopy(seen), {})  # a game may write the next one over it
                 ends = ended or not cut_off
-                self.ends[agent] = End(observation, float(rewards[agent]), ends, cut_off, infos.get(agent, {}))
+                info = dict(infos.get(agent, {}))
+                self.ends[agent] = End(observation, float(rewards[agent]), ends, cut_off, info)
         self._ask(observations, infos, rewards)
 
     def _ask(self, observations: Mapping[Agent, Any], infos: Mapping[Agent, Any], rewards: Mapping[Agent, Any]) -> None:
         self.deciding = {}
         for agent in self._game.agents:
-            if agent not in self.returns:
+            if agent not in self.agents:
                 raise _unknown_agent(self._name, agent, self.agents)
             if agent not in self.ends:
+                self.returns.setdefault(agent, 0.0)
                 observation, mask = split(observations[agent], infos.get(agent, {}))
-                self.deciding[agent] = Turn(observation, _as_mask(mask), float(rewards.get(agent, 0.0)))
-
-
-def _as_mask(mask: Any) -> Array | None:
-    return None if mask is None else np.asarray(mask, bool)
+                self.deciding[agent] = Turn(observation, self._mask(agent, mask), float(rewards.get(agent, 0.0)))
 
 
 def _unknown_agent(name: str, agent: Agent, known: list[Agent]) -> EnvError:

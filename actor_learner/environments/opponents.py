@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from actor_learner.environments.errors import EnvError, describe_error, short
@@ -61,13 +61,10 @@ class Opponents:
     """Draws opponents and lets them act.
 
     observation_space, action_space: of a seat. players: players of one's own, by name; their numbers are -2, -3, ...
-    epsilon: probability of a random action in place of a frozen version's.
     """
 
-    def __init__(
-        self, observation_space: Any, action_space: Any, players: Mapping[str, Player], epsilon: float = 0.0
-    ) -> None:
-        self._observation_space, self._action_space, self._epsilon = observation_space, action_space, epsilon
+    def __init__(self, observation_space: Any, action_space: Any, players: Mapping[str, Player]) -> None:
+        self._observation_space, self._action_space = observation_space, action_space
         self._sampled = copy.deepcopy(action_space)  # which is seeded for each draw
         self._players = dict(zip(range(RANDOM - 1, RANDOM - 1 - len(players), -1), players.items(), strict=True))
         self._table: Sequence[Opponent] = ()
@@ -106,12 +103,7 @@ class Opponents:
             return [self._at_random(request) for request in requests]
         if number < 0:
             return [self._checked(number, request) for request in requests]
-        actions = self._of_policy(self._policies[number], requests)
-        if self._epsilon:
-            for row, request in enumerate(requests):
-                if request.generator.random() < self._epsilon:
-                    actions[row] = self._at_random(request)
-        return actions
+        return self._of_policy(self._policies[number], requests)
 
     def _at_random(self, request: Request) -> Any:
         """Draw any allowed action."""
@@ -120,7 +112,10 @@ class Opponents:
             allowed = np.arange(space.n) if request.mask is None else np.flatnonzero(request.mask)
             return space.dtype.type(space.start + generator.choice(allowed))
         space.seed(int(generator.integers(2**31)))
-        return space.sample(None if request.mask is None else request.mask.astype(np.int8))
+        mask = None if request.mask is None else request.mask.astype(np.int8)
+        if mask is not None and isinstance(space, MultiDiscrete):
+            return space.sample(tuple(np.split(mask, np.cumsum(space.nvec)[:-1])))
+        return space.sample(mask)
 
     def _checked(self, number: int, request: Request) -> Any:
         """Let a player of one's own act. Raises EnvError for an action that isn't allowed, and where it raises."""
@@ -130,6 +125,8 @@ class Opponents:
         except Exception as error:
             raise EnvError(f"The player `{name}` raised {describe_error(error)}") from error
         space, mask = self._action_space, request.mask
+        if isinstance(space, Box) and np.can_cast(np.asarray(action).dtype, space.dtype, "same_kind"):
+            action = np.asarray(action, space.dtype)
         allowed = space.contains(action)
         if allowed and mask is not None and isinstance(space, Discrete):
             allowed = bool(mask[action - space.start])
@@ -140,9 +137,11 @@ class Opponents:
 
     def _of_policy(self, policy: FrozenPolicy, requests: Sequence[Request]) -> list[Any]:
         """Sample a policy's actions, each with the noise of its game."""
-        batch: Any = create_empty_array(self._observation_space, len(requests))
-        batch = concatenate(self._observation_space, [request.observation for request in requests], batch)
-        masks = None if requests[0].mask is None else np.stack([np.asarray(request.mask) for request in requests])
+        batch = batch_of(self._observation_space, [request.observation for request in requests], "an opponent")
+        given = [request.mask for request in requests if request.mask is not None]
+        if given and len(given) < len(requests):
+            raise EnvError("`action_mask` must come with every decision, or never. Received: none at some")
+        masks = np.stack(given) if given else None
         first = policy.initial_state()
         before = zip(*(request.memory.get("state", first) for request in requests), strict=True)
         state = tuple(map(np.stack, before)) or None
@@ -150,3 +149,13 @@ class Opponents:
         for row, request in enumerate(requests):
             request.memory["state"] = tuple(leaf[row] for leaf in after)
         return list(iterate(batch_space(self._action_space, len(requests)), actions))
+
+
+def batch_of(space: Any, observations: Sequence[Any], name: str) -> Any:
+    """Return observations of a space as a batch. Raises EnvError for one of another shape. name: whose they are."""
+    out: Any = create_empty_array(space, len(observations))
+    try:
+        return concatenate(space, observations, out)
+    except (ValueError, TypeError, KeyError) as error:
+        text = f"The observations of `{name}` must be of {space}: {error}"
+        raise EnvError(f"{text}. Received: {short(observations[0])}") from error

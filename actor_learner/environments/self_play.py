@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import batch_space, iterate
 
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.games import Agent, Course, End, close_game, course_of, shared_spaces
-from actor_learner.environments.opponents import RANDOM, FrozenPolicy, Opponent, Opponents, Player, Request
+from actor_learner.environments.opponents import RANDOM, FrozenPolicy, Opponent, Opponents, Player, Request, batch_of
 from actor_learner.environments.serial import add_masks, merge_numbers
 from actor_learner.system.types import Array
 
@@ -27,12 +27,14 @@ _STREAM = 0x5EA7  # of a game's generator, beside the one that the game itself i
 Outcome = Callable[[Mapping[Agent, float]], Mapping[Agent, float]]
 
 
-def highest_return(returns: Mapping[Agent, float]) -> dict[Agent, float]:
-    """Return 1 for the agents with the highest return, 0.5 for all if all are equal, and 0 for others."""
-    best, worst = max(returns.values()), min(returns.values())
-    if best == worst:
-        return dict.fromkeys(returns, 0.5)
-    return {agent: float(value == best) for agent, value in returns.items()}
+def share_beaten(returns: Mapping[Agent, float]) -> dict[Agent, float]:
+    """Return, for each agent, the share of the others that have a lower return; equal ones count half.
+
+    Of two agents, that is 1 for a win, 0.5 for a draw and 0 for a loss. Equal players have 0.5 in any number.
+    """
+    values = np.array(list(returns.values()))
+    lower = (values[:, None] > values).sum(axis=1) + 0.5 * ((values[:, None] == values).sum(axis=1) - 1)
+    return dict(zip(returns, (lower / max(1, len(values) - 1)).tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -40,29 +42,22 @@ class Seats:
     """How the seats of a game are taken: one by the learner, the others by opponents.
 
     players: players of one's own, by name; their numbers are -2, -3, ... seat: the learner's, counted from 0; None:
-    drawn for each episode, or with `take_turns` one after the other. outcome: {agent: return} -> {agent: 0 to 1}.
-    epsilon: probability of a random action in place of a frozen version's. opening: largest number of decisions at the
-    start of an episode that all agents make at random, the learner's too; each episode draws one. film: gets a game and
-    its course, and returns a course that shows it.
+    drawn for each episode, or with `take_turns` one after the other. outcome: {agent: return} -> {agent: 0 to 1}; None:
+    `share_beaten`. opening: largest number of decisions at the start of an episode that all agents make at random, the
+    learner's too; each episode draws one. film: gets a game and its course, and returns a course that shows it.
     """
 
     players: Mapping[str, Player] = field(default_factory=dict)
     seat: int | None = None
     take_turns: bool = False
-    outcome: Outcome = highest_return
-    epsilon: float = 0.0
+    outcome: Outcome | None = None
     opening: int = 0
     film: Callable[[Any, Course], Course] | None = None
 
     @classmethod
     def of(cls, settings: Any) -> Seats:
         """Return the seats of a run's `SelfPlay` settings."""
-        return cls(
-            settings.players,
-            outcome=settings.outcome or highest_return,
-            epsilon=settings.epsilon,
-            opening=settings.opening,
-        )
+        return cls(settings.players, outcome=settings.outcome, opening=settings.opening)
 
 
 @dataclass
@@ -80,6 +75,7 @@ class _Game:
     has_decided: bool = False  # the learner, in this episode
     plies: int = 0  # of opponents since the learner's last decision
     opening: int = 0  # decisions that are still to be made at random
+    end: End | None = None  # of the learner, while other agents play on
 
     @property
     def waits(self) -> bool:
@@ -118,9 +114,7 @@ class SelfPlayVectorEnv(AnyVectorEnv):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         spaces = self.single_observation_space, self.single_action_space
-        self._opponents = Opponents(*spaces, seats.players, seats.epsilon)
-        self.plies = 0
-        """Decisions of everyone so far."""
+        self._opponents = Opponents(*spaces, seats.players)
 
     def attach(self, load: Callable[[Opponent], FrozenPolicy]) -> None:
         """Take what loads a frozen version of the policy from shared memory."""
@@ -173,7 +167,6 @@ class SelfPlayVectorEnv(AnyVectorEnv):
         ends: dict[int, tuple[End, dict[str, float]]] = {}
         for game in self._games:
             game.has_decided, game.plies = True, 0
-        self.plies += self.num_envs
         self._advance(ends, actions)
         for row, game in enumerate(self._games):
             if row not in ends:
@@ -202,6 +195,7 @@ class SelfPlayVectorEnv(AnyVectorEnv):
         game.learner, game.opponent = agents[game.seat], self._opponents.draw(game.generator)
         game.memories, game.has_decided = {}, False
         game.opening = int(game.generator.integers(self._seats.opening + 1)) if self._seats.opening else 0
+        game.end = None
         game.course.start(seed)
 
     def _advance(self, ends: dict[int, tuple[End, dict[str, float]]], chosen: Sequence[Any] | None = None) -> None:
@@ -238,32 +232,34 @@ class SelfPlayVectorEnv(AnyVectorEnv):
                 asked.setdefault(player, []).append((row, agent, request))
             if game.plies > MAX_PLIES:
                 raise EnvError(
-                    f"`{self._name}` must let every agent decide, but opponents did {MAX_PLIES:,} times in a row. "
-                    f"Received: no decision of {game.learner!r}"
+                    f"`{self._name}` must let every agent decide, and end; opponents decided {MAX_PLIES:,} times in a "
+                    f"row. Received: no decision of {game.learner!r}"
                 )
         for opponent, places in asked.items():
-            self.plies += len(places)
             answers = self._opponents.act(opponent, [request for _, _, request in places])
             for (row, agent, _), action in zip(places, answers, strict=True):
                 actions[row][agent] = action
 
     def _settle(self, row: int, ends: dict[int, tuple[End, dict[str, float]]]) -> None:
-        """Take the learner's end out of a game, and start the next episode: nobody needs the rest of this one."""
+        """Take the learner's end out of a game that is over, and start the next one.
+
+        The others play on when the learner has ended: the outcome may depend on their returns.
+        """
         game = self._games[row]
-        end = game.course.ends.get(game.learner)
-        if end is None and game.course.deciding:
+        game.end = game.course.ends.get(game.learner, game.end)
+        if game.course.deciding:
             return
-        if end is None:  # the game is over, and the learner was neither terminated nor truncated
+        if game.has_decided and game.end is None:  # the learner was neither terminated nor truncated
             raise EnvError(
                 f"`{self._name}` must end the episode of every agent. Received: no agents left, and no end of "
                 f"{game.learner!r}"
             )
-        if game.has_decided and row not in ends:
-            ends[row] = end, {OPPONENT: game.opponent, OUTCOME: self._outcome(game), SEAT: game.seat}
+        if game.has_decided and game.end is not None:
+            ends[row] = game.end, {OPPONENT: game.opponent, OUTCOME: self._outcome(game), SEAT: game.seat}
         self._start(game)
 
     def _outcome(self, game: _Game) -> float:
-        outcomes = self._seats.outcome(game.course.returns)
+        outcomes = (self._seats.outcome or share_beaten)(game.course.returns)
         try:
             outcome = float(outcomes[game.learner])
         except (TypeError, ValueError, KeyError):
@@ -275,8 +271,7 @@ class SelfPlayVectorEnv(AnyVectorEnv):
 
     def _observation(self) -> Any:
         seen = [game.course.deciding[game.learner].observation for game in self._games]
-        out: Any = create_empty_array(self.single_observation_space, self.num_envs)
-        return concatenate(self.single_observation_space, seen, out)
+        return batch_of(self.single_observation_space, seen, self._name)
 
     def _infos(self) -> dict[str, Any]:
         masks: dict[int, Array] = {}

@@ -18,7 +18,7 @@ from gymnasium.wrappers import RecordVideo
 from actor_learner.environments.atari import split_life_options
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import EnvFactory, accepts
-from actor_learner.environments.games import Course
+from actor_learner.environments.games import Course, without_checks
 from actor_learner.system.installation import install_command
 
 _MODES_WITHOUT_PICTURES = (None, "human", "ansi")  # render modes
@@ -57,9 +57,9 @@ class _Filmed(Course):
     """A game with a video of each of its first episodes, which has a frame for each decision of any agent."""
 
     def __init__(self, game: Any, course: Course, *, directory: str, episodes: int, name: str) -> None:
-        self._game, self._course, self._directory, self._left = game, course, directory, episodes
-        self._number, self._frames = 0, list[Any]()
         _check_pictures(name, game)
+        self._game, self._course, self._directory, self._left = without_checks(game), course, directory, episodes
+        self._number, self._frames = 0, list[Any]()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._course, name)
@@ -127,6 +127,10 @@ def recording_arguments(factory: EnvFactory | Callable[..., Any]) -> dict[str, A
 def check_recorded(env: EnvFactory) -> None:
     """Build an environment once, and raise what `recorded` raises."""
     factory = _drawing_factory(env, "rgb_array")
+    if env.seats is not None:
+        film = functools.partial(_Filmed, directory="", episodes=0, name=env.name)
+        dataclasses.replace(factory, seats=dataclasses.replace(env.seats, film=film)).make(1).close()
+        return
     _callable_from(factory, lambda built: _check_pictures(factory.name, built))(*[1] * factory.native).close()
 
 
@@ -140,12 +144,14 @@ def _check_pictures(name: str, built: Any) -> Any:
     return built
 
 
-def in_a_window(env: EnvFactory) -> Callable[..., Any]:
+def in_a_window(env: EnvFactory) -> EnvFactory | Callable[..., Any]:
     """Return a factory for `evaluate` that builds the environment with `render_mode="human"`.
 
     Raises ValueError on the build if it has no window.
     """
     factory = _drawing_factory(env, "human")
+    if env.seats is not None:
+        return factory  # a game shows itself as it is played
 
     def check(built: Any) -> Any:
         if built.render_mode != "human":

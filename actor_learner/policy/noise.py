@@ -38,6 +38,7 @@ class Noise:
         self._uniform, self._normal = exported.noise_uniform, exported.noise_normal
         self._width, self._draws = exported.noise_columns, exported.draws
         self._hold, self._first_stream = exported.noise_hold, first_stream
+        self._is_greedy = exported.distribution == "greedy"
         self._ladder = exported.epsilon_ladder / (streams - 1) if streams > 1 else 0.0
         self.reseed(seed)
 
@@ -75,12 +76,18 @@ class Noise:
             self._last = drawn[0, -1]
         return drawn
 
-    def of_generators(self, generators: Sequence[np.random.Generator]) -> Array:
-        """Return a draw in which each row comes from a generator of its own, without ladder or held normals."""
+    def of_generators(self, generators: Sequence[np.random.Generator], *, explore: bool) -> Array:
+        """Return a draw in which each row comes from a generator of its own, without ladder or held normals.
+
+        explore: False: a policy with epsilon takes its best action. Of a network that draws numbers itself, all rows
+        have that of the first generator.
+        """
         drawn = np.zeros((len(generators), self._width), np.float32)
         for row, generator in zip(drawn, generators, strict=True):
             row[: self._uniform] = np.float32(1) - generator.random(self._uniform, np.float32)
             row[self._uniform : self._uniform + self._normal] = generator.standard_normal(self._normal, np.float32)
+        if self._is_greedy and not explore:
+            drawn[:, 0] = 1.0
         if self._draws:
             drawn[:, -1] = np.float32(1) - generators[0].random(dtype=np.float32)
         return drawn

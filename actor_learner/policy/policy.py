@@ -193,14 +193,14 @@ class Policy:
     ) -> tuple[Any, Leaves]:
         """Sample the environment's actions `[N, ...]`, each row by its own generator, and touch no state.
 
-        So an action doesn't depend on the rows beside it. state: `[N, ...]` each, to go on from; of zeros where an
-        episode starts. Returns the actions and the next state.
+        So an action doesn't depend on the rows beside it. A policy with epsilon takes its best actions. state: `[N,
+        ...]` each, to go on from; of zeros where an episode starts. Returns the actions and the next state.
 
         Raises ValueError as `step` does.
         """
         leaves, _ = self._reader.read(observation, from_environment=True)
         mask = self._reader.read_mask(observation, action_mask, len(generators), single=False)
-        action, _, after = self.sample_leaves(leaves, generators, mask, state)
+        action, _, after = self.sample_leaves(leaves, generators, mask, state, explore=False)
         return self.env_action(action), after
 
     def sample_leaves(
@@ -210,14 +210,16 @@ class Policy:
         action_mask: Array | None = None,
         state: Leaves | None = None,
         size: int | None = None,
+        explore: bool = True,
     ) -> tuple[Leaves, Array, Leaves]:
         """Sample as `sample_rows` does; return the actions' leaves, their log-probabilities and the next state.
 
         size: the rows that are computed, of which those beyond are dropped: a multiple of it; None: the usual number.
+        explore: False: a policy with epsilon takes its best actions.
         """
-        rows = len(generators)
+        rows, noise = len(generators), self._noise.of_generators(generators, explore=explore)
         spare = -rows % (size or self.batch_size)  # another number of rows would need another interpreter
-        noise, *padded = (_padded(leaf, spare) for leaf in (self._noise.of_generators(generators), *leaves))
+        noise, *padded = (_padded(leaf, spare) for leaf in (noise, *leaves))
         mask = None if action_mask is None else _padded(action_mask, spare)
         given = None if state is None else tuple(_padded(leaf, spare) for leaf in state)
         with self._state.replaced(given, rows + spare, single=False) as after:

@@ -6,7 +6,9 @@ player n. Pure NumPy, in float64.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,19 +28,26 @@ POINTS = 400 / math.log(10)
 WINDOW = 200  # episodes of which the mean outcome is reported
 VERSION_FILE = "opponent-{}.npy"
 _DECAY = 0.995  # of a version's earlier results, by each new one
+_RATED = 200  # players that are rated at a time, beside those in the pool
 _MIN_GAMES = 50  # since the last version, before `above` may freeze another
+
+
+def _add(record: list[float], outcome: float) -> None:
+    record[0] += 1.0
+    record[1] += outcome
 
 
 @dataclass
 class League:
     """The pool of versions, and what happened between them.
 
-    pairs: (player, opponent) -> games and the player's score in them, of the whole run.
+    pairs: (player, opponent) -> games and the player's score in them, of the last players and of those in the pool.
     """
 
     settings: SelfPlay
     versions: dict[int, Array] = field(default_factory=dict)  # number -> weights, float32 vectors
-    made_at: dict[int, int] = field(default_factory=dict)  # number -> update, of all versions ever
+    count: int = 0  # versions that were ever frozen
+    frozen_at: int = 0  # the update after which the newest was
     pairs: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     ratings: dict[int, float] = field(default_factory=dict)
     _recent: dict[int, list[float]] = field(default_factory=dict)  # opponent -> games and score, decayed
@@ -48,38 +57,48 @@ class League:
     @property
     def newest(self) -> int:
         """The number of the newest version, which is that of the present player."""
-        return max(self.made_at, default=-1)
+        return self.count - 1
 
     def record(self, results: Array) -> None:
         """Take the results of a batch, `[K, 2]`: the opponent's number, and the present player's outcome, 0 to 1."""
         for opponent, outcome in zip(results[:, 0].astype(int).tolist(), results[:, 1].tolist(), strict=True):
             pair = self.pairs.setdefault((self.newest, opponent), [0.0, 0.0])
-            recent = self._recent.setdefault(opponent, [0.0, 0.0])
-            recent[:] = [_DECAY * value for value in recent]
-            for record in (pair, recent):
-                record[0] += 1.0
-                record[1] += outcome
+            _add(pair, outcome)
+            if opponent in self.versions or opponent < 0:
+                recent = self._recent.setdefault(opponent, [0.0, 0.0])
+                recent[:] = [_DECAY * value for value in recent]
+                _add(recent, outcome)
             self._outcomes.append(outcome)
             self._games += 1
 
     def is_due(self, update: int) -> bool:
         """Return whether a version is to be frozen after so many updates."""
-        if not self.made_at:
+        if not self.count:
             return True
         if self.settings.above is None:
-            return update - self.made_at[self.newest] >= self.settings.every
+            return update - self.frozen_at >= self.settings.every
         return self._games >= _MIN_GAMES and self.score() > self.settings.above
 
     def freeze(self, weights: Array, update: int) -> int:
         """Add a version to the pool, which may drop another one; return its number."""
         self._rate()
-        number = self.newest + 1
-        self.made_at[number], self.versions[number], self._games = update, weights, 0
+        number, self.count, self.frozen_at, self._games = self.count, self.count + 1, update, 0
+        self.versions[number] = weights
+        self._shrink()
+        return number
+
+    def _shrink(self) -> None:
+        """Drop versions beyond the size of the pool, and what is of no use without them."""
         while len(self.versions) > self.settings.size:
             dropped = self._superfluous()
             del self.versions[dropped]
             self._recent.pop(dropped, None)
-        return number
+
+        def stays(player: int) -> bool:
+            return player < 0 or player in self.versions or player > self.newest - _RATED
+
+        self.pairs = {pair: record for pair, record in self.pairs.items() if all(map(stays, pair))}
+        self.ratings = {player: rating for player, rating in self.ratings.items() if stays(player)}
 
     def _superfluous(self) -> int:
         """Return the version to drop: the oldest, or the one whose neighbours are closest, relative to their age.
@@ -123,7 +142,7 @@ class League:
 
     def metrics(self) -> dict[str, float]:
         """Return the league's metrics. The rating is that of the newest version that has ended."""
-        found = {"league/versions": float(len(self.made_at))}
+        found = {"league/versions": float(self.count)}
         if self._outcomes:
             found["league/score"] = float(np.mean(self._outcomes))
         if RANDOM in self._recent:
@@ -135,7 +154,8 @@ class League:
     def to_json(self) -> dict[str, Any]:
         """Return all but the weights as JSON types."""
         return {
-            "made_at": list(self.made_at.items()),
+            "count": self.count,
+            "frozen_at": self.frozen_at,
             "versions": sorted(self.versions),
             "pairs": [[*pair, *record] for pair, record in self.pairs.items()],
             "ratings": list(self.ratings.items()),
@@ -150,21 +170,26 @@ class League:
         league = cls(
             settings,
             versions={int(number): read_version(folder, int(number)) for number in data["versions"]},
-            made_at={int(number): int(update) for number, update in data["made_at"]},
+            count=int(data["count"]),
+            frozen_at=int(data["frozen_at"]),
             pairs={(int(a), int(b)): [float(games), float(score)] for a, b, games, score in data["pairs"]},
             ratings={int(number): float(rating) for number, rating in data["ratings"]},
             _recent={int(number): [float(games), float(score)] for number, games, score in data["recent"]},
             _games=int(data["games"]),
         )
         league._outcomes.extend(map(float, data["outcomes"]))
-        while len(league.versions) > settings.size:  # it may be smaller now
-            del league.versions[league._superfluous()]
+        league._shrink()  # the pool may be smaller now
         return league
 
-    def write_versions(self, folder: Path) -> None:
-        """Write the pool's weights into a checkpoint's folder."""
+    def write_versions(self, folder: Path, earlier: Path | None = None) -> None:
+        """Write the pool's weights into a checkpoint's folder, as links to an earlier one's files where it has them."""
         for number, weights in self.versions.items():
-            np.save(folder / VERSION_FILE.format(number), weights, allow_pickle=False)
+            name = VERSION_FILE.format(number)
+            if earlier is not None:
+                with contextlib.suppress(OSError):  # it has no such file, or none can be linked here
+                    os.link(earlier / name, folder / name)
+                    continue
+            np.save(folder / name, weights, allow_pickle=False)
 
 
 def read_version(folder: Path, number: int) -> Array:

@@ -210,7 +210,7 @@ class Recorder:
     def _write_parts(self, folder: Path, earlier: Path | None) -> Mapping[str, Entry]:
         """Write the learner, and the versions that it plays against, into a checkpoint."""
         if self._league is not None:
-            self._league.write_versions(folder)
+            self._league.write_versions(folder, earlier)
         return self._learner.write_checkpoint(folder, earlier, with_buffer=self._config.checkpoint_buffer)
 
     def close(self) -> None:

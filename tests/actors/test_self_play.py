@@ -138,6 +138,29 @@ def test_slots_hold_the_versions_that_assignments_in_progress_name(network):
                 held = {}
 
 
+def test_a_version_is_frozen_once_and_not_more_than_there_is_room_for(network):
+    def versions(first, stop):
+        return dict.fromkeys(range(first, stop), 1.0), {n: changed(network, n) for n in range(first, stop)}
+
+    with make_pool(network, num_actors=1, max_policy_lag=1, self_play={"size": 5}) as pool:
+        pool.set_opponents(*versions(0, 5))
+        pool.collect()
+        with pytest.raises(ValueError, match="must number versions upwards.*Received: 4 after 4"):
+            pool.set_opponents(*versions(4, 5))
+        with pytest.raises(ValueError, match="may bring 3 new versions now, .* need the others. Received: 5"):
+            pool.set_opponents(*versions(5, 10))
+        pool.set_opponents(*versions(5, 8))
+        pool.collect()
+
+
+def test_results_may_be_entries_of_the_episodes_too(network):
+    with make_pool(network, num_actors=0, info_keys=("outcome", "seat")) as pool:
+        pool.collect()
+        np.testing.assert_array_equal(pool.episodes["outcome"], pool.results[:, 1])
+        assert set(pool.episodes["seat"]) == {0, 1}
+        assert "opponent" not in pool.episodes
+
+
 @pytest.mark.parametrize(
     ("weights", "frozen", "message"),
     [

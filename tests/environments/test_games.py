@@ -13,7 +13,7 @@ from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.games import course_of, shared_spaces
 from actor_learner.environments.opponents import Opponent
-from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv, highest_return
+from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv, share_beaten
 from tests.support.agents_game import LastStanding
 from tests.support.bomb_game import Bomb
 
@@ -115,9 +115,9 @@ def test_games_are_the_same_however_they_are_grouped():
 
 
 def test_the_outcome_is_that_of_the_returns():
-    assert highest_return({"a": 1.0, "b": -1.0}) == {"a": 1.0, "b": 0.0}
-    assert highest_return({"a": 0.0, "b": 0.0}) == {"a": 0.5, "b": 0.5}
-    assert highest_return({"a": 2.0, "b": 2.0, "c": 0.0}) == {"a": 1.0, "b": 1.0, "c": 0.0}
+    assert share_beaten({"a": 1.0, "b": -1.0}) == {"a": 1.0, "b": 0.0}
+    assert share_beaten({"a": 0.0, "b": 0.0}) == {"a": 0.5, "b": 0.5}
+    assert share_beaten({"a": 2.0, "b": 2.0, "c": 0.0}) == {"a": 0.75, "b": 0.75, "c": 0.0}
     environments = Environments(self_play_env(), info_keys=("outcome", "seat"))
     environments.reset(3)
     found = []
@@ -166,32 +166,6 @@ def test_an_opening_is_played_at_random_and_is_not_learned_from():
     assert openings == {0, 2, 4}  # an odd number ends with the learner's own decision at random
 
 
-def test_some_moves_of_frozen_versions_are_random():
-    class Frozen:
-        def initial_state(self, rows=None):
-            return ()
-
-        def sample_rows(self, observation, generators, action_mask=None, state=None):
-            return action_mask.argmax(axis=1), ()
-
-    def shares(epsilon):
-        env = self_play_env(num_envs=1, epsilon=epsilon, seat=1)
-        env.attach(lambda opponent: Frozen())
-        env.set_opponents([Opponent(0)])
-        env.reset(seed=0)
-        lowest = []
-        for _ in range(300):
-            (request,) = env.requests()
-            before = request.observation[..., 1]
-            if before.sum() == 1 and not request.observation[..., 0].any():
-                lowest.append(bool(before[0, 0]))
-            env.step_each([request.mask.nonzero()[0][-1]])
-        return np.mean(lowest)
-
-    assert shares(0.0) == 1.0
-    assert 0.3 < shares(0.5) < 0.8
-
-
 class TestParallelGames:
     def test_each_agent_is_a_row_without_supersuit(self):
         environments = Environments(resolve_env(LastStanding).make(6))
@@ -211,7 +185,7 @@ class TestParallelGames:
             assert not truncated.any()
         assert rewards == [1, 2, 3, 1, 2, 3]
         assert ends == [False, False, True] * 2
-        assert infos["final_info"]["outcome"].tolist() == [1, 1]  # it had 6, the first 3, and the third 6 so far
+        assert infos["final_info"]["outcome"].tolist() == [0.5, 0.5]  # it had 6, the first 3, and the third 15
 
     def test_masks_are_taken_out_of_observations(self):
         class Masked(LastStanding):
@@ -226,6 +200,89 @@ class TestParallelGames:
         assert environments.observation_space.shape == (4,)
         environments.reset(0)
         assert environments.action_mask.tolist() == [[True, False, False], [True, False, True], [True, False, True]]
+
+
+class Elimination(LastStanding):
+    """Agents leave one after the other; the last one gets 1, and one of them may not be there."""
+
+    def __init__(self, absent=None):
+        super().__init__((1, 2, None), length=3)
+        self.absent = absent
+
+    def reset(self, seed=None, options=None):
+        observations, infos = super().reset(seed, options)
+        if self.absent is not None:
+            self.agents.remove(self.absent)
+            del observations[self.absent]
+        return observations, infos
+
+    def step(self, actions):
+        observations, rewards, *rest = super().step(actions)
+        return observations, {agent: float(agent == "agent_2" and not self.agents) for agent in rewards}, *rest
+
+
+def outcomes_of(env, steps=12):
+    env.reset(seed=0)
+    found = []
+    for _ in range(steps):
+        *_, infos = env.step_each([0] * env.num_envs)
+        found += infos["final_info"]["outcome"].tolist() if "final_obs" in infos else []
+    return found
+
+
+def test_the_outcome_of_an_agent_that_is_out_first_waits_for_the_end_of_the_game():
+    assert set(outcomes_of(SelfPlayVectorEnv([Elimination()], Seats(seat=0), "game"))) == {0.25}
+    assert set(outcomes_of(SelfPlayVectorEnv([Elimination()], Seats(seat=2), "game"))) == {1.0}
+
+
+def test_a_seat_that_a_game_leaves_empty_is_no_episode():
+    env = SelfPlayVectorEnv([Elimination(absent="agent_1")], Seats(), "game")
+    assert set(outcomes_of(env)) == {0.0, 1.0}
+    with pytest.raises(EnvError, match="no decision of 'agent_1'"):
+        SelfPlayVectorEnv([Elimination(absent="agent_1")], Seats(seat=1), "game").reset(seed=0)
+
+
+def test_a_mask_beside_further_entries_binds_opponents_too():
+    class WithTurn(Bomb):
+        def observation_space(self, agent):
+            return Dict({**super().observation_space(agent).spaces, "turn": Discrete(30)})
+
+        def observe(self, agent):
+            return {**super().observe(agent), "turn": self.count}
+
+        def step(self, action):
+            assert action is None or self.observe(self.agent_selection)["action_mask"][action]
+            super().step(action)
+
+    environments = Environments(self_play_env(WithTurn))
+    environments.reset(0)
+    for _ in range(60):
+        environments.step(environments.action_mask.argmax(axis=1))
+
+
+class NothingAllowed(Bomb):
+    def observe(self, agent):
+        seen = super().observe(agent)
+        return {**seen, "action_mask": seen["action_mask"] * (self.count < 3)}
+
+
+class OtherShape(Bomb):
+    def observe(self, agent):
+        seen = super().observe(agent)
+        return {**seen, "observation": np.zeros(4 + (self.count < 3), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (NothingAllowed, r"`action_mask` of `game` must allow an action to an agent that decides.*allowed for '[abc]'"),
+        (OtherShape, r"The observations of `game` must be of Box\(0.0, 1.0, \(5,\)"),
+    ],
+)
+def test_a_game_that_breaks_its_own_spaces_is_one_clear_line(make, message):
+    env = self_play_env(make, 1, seat=0)
+    with pytest.raises(EnvError, match=message):
+        outcomes_of(env)
 
 
 class OtherSpaces(LastStanding):
@@ -302,7 +359,7 @@ def test_a_game_in_which_the_learner_never_decides_is_one_clear_line():
             super().step(0)
             self.agent_selection, self.count = "a", 0
 
-    with pytest.raises(EnvError, match=r"opponents did 10,000 times in a row. Received: no decision of 'b'"):
+    with pytest.raises(EnvError, match=r"opponents decided 10,000 times in a row. Received: no decision of 'b'"):
         self_play_env(Alone, 1, seat=1).reset(seed=0)
 
 

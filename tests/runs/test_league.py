@@ -102,6 +102,18 @@ def test_older_results_count_less():
     assert league.pairs[0, 0] == [1000.0, 500.0]
 
 
+def test_a_long_run_keeps_no_more_than_the_last_players_and_the_pool():
+    league = league_of(1, size=4)
+    for update in range(1, 600):
+        league.record(results((update - 1, 1), (-1, 1), (0, 0), (max(0, update - 40), 1)))
+        league.freeze(vector(update), update)
+    players = {player for pair in league.pairs for player in pair}
+    assert len(players) <= 200 + 4 + 1
+    assert set(league._recent) <= {-1, *league.versions}
+    assert league.newest == 599
+    assert league.ratings[-1] == 0
+
+
 def test_metrics():
     league = league_of(1)
     assert league.metrics() == {"league/versions": 1.0}

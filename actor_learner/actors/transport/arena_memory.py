@@ -94,12 +94,15 @@ class ArenaMemory:
         pending = [assignment for by_batch in self._pending.values() for assignment in by_batch.values()]
         held = {opponent.slot for opponent in self.opponents if opponent.number in weights}
         held |= {Opponent(*opponent).slot for assignment in pending for opponent in assignment.opponents}
+        free = [slot for slot in range(len(self._frozen)) if slot not in held]
+        if len(free) < len(frozen):
+            text = f"`frozen` may bring {len(free)} new versions now, since columns in progress need the others"
+            raise ValueError(f"{text}. Received: {len(frozen)}")
         found = []
         for number, weight in weights.items():
             opponent = kept.get(number, Opponent(number))
             if number in frozen:
-                slot = next(slot for slot in range(len(self._frozen)) if slot not in held)
-                held.add(slot)
+                slot = free.pop(0)
                 self._frozen[slot] = frozen[number]
                 opponent = Opponent(number, slot, zlib.crc32(self._frozen[slot].data))
             found.append(opponent._replace(weight=weight))
