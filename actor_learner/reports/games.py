@@ -41,7 +41,7 @@ def plot_standings(standings: Mapping[str, Any], output: str | os.PathLike[str])
         )
         left.grid(alpha=0.3)
         right.imshow(scores, cmap="PuOr", vmin=0, vmax=1, origin="lower")
-        right.set(xticks=places, yticks=[], title="score of the row against the column")
+        right.set(xticks=places, yticks=[], title="score, row against column")
         right.set_xticklabels(names, rotation=40, ha="right")
         for row, column in np.argwhere(~np.isnan(scores)) if len(order) <= _MAX_SHOWN else ():
             is_dark = abs(scores[row, column] - 0.5) > 0.3

@@ -48,14 +48,15 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/games"), help="folder of the runs")
     parser.add_argument("--output", type=Path, help="JSON file to write")
     arguments = parser.parse_args()
-    rows = json.loads(arguments.output.read_text())["rows"] if arguments.output and arguments.output.exists() else []
+    exists = arguments.output is not None and arguments.output.exists()
+    games: Figures = json.loads(arguments.output.read_text())["games"] if exists else {}
+    rows = games.setdefault(arguments.game, [])
     for seed in arguments.seeds:
-        if any((row["game"], row["seed"]) == (arguments.game, seed) for row in rows):
+        if any(row["seed"] == seed for row in rows):
             continue
         rows.append(measure(arguments.game, seed, arguments.runs))
         print(json.dumps(rows[-1]), flush=True)
-        if arguments.output:
-            write({**origin(parser), "rows": rows}, arguments.output)
+        write({**origin(parser), "games": games}, arguments.output)
 
 
 def measure(game: str, seed: int, runs: Path) -> Figures:
@@ -71,7 +72,6 @@ def measure(game: str, seed: int, runs: Path) -> Figures:
         for way in settings["ways"]
     }
     return {
-        "game": game,
         "seed": seed,
         "decisions": last["env_steps"],
         "seconds": round(last["time_seconds"], 1),
