@@ -55,6 +55,8 @@ class SelfPlay:
         latest: probability of the newest version by the rule "latest".
         keep: "spread" keeps versions over the whole run, the first one always; "newest" only the newest.
         random: probability of the random player, which is the zero of the ratings, and keeps play from collapsing.
+        epsilon: probability of a random action in place of a frozen version's, so that the policy meets positions that
+            its versions avoid. Versions are then rated apart from the policies that they were.
         opening: largest number of decisions at the start of an episode that all agents make at random, which aren't
             learned from; each episode draws one from 0 on. So the policy meets all positions, and strong play in them.
         players: further players, each drawn as often as the random one: {"name": callable or "module:function"}, a
@@ -72,6 +74,7 @@ class SelfPlay:
     latest: float = 0.5
     keep: Literal["spread", "newest"] = "spread"
     random: float = 0.1
+    epsilon: float = 0.0
     opening: int = 0
     players: Mapping[str, Any] = field(default_factory=dict)
     outcome: Any = None
@@ -85,6 +88,7 @@ class SelfPlay:
             "latest": _number("latest", self.latest),
             "keep": checks.check_choice("keep", self.keep, KEEPS),
             "random": _number("random", self.random),
+            "epsilon": _number("epsilon", self.epsilon),
             "opening": _count("opening", self.opening, least=0),
             "players": _players(self.players),
             "outcome": None if _is_none(self.outcome) else _callable("outcome", self.outcome),

@@ -61,10 +61,13 @@ class Opponents:
     """Draws opponents and lets them act.
 
     observation_space, action_space: of a seat. players: players of one's own, by name; their numbers are -2, -3, ...
+    epsilon: probability of a random action in place of a frozen version's.
     """
 
-    def __init__(self, observation_space: Any, action_space: Any, players: Mapping[str, Player]) -> None:
-        self._observation_space, self._action_space = observation_space, action_space
+    def __init__(
+        self, observation_space: Any, action_space: Any, players: Mapping[str, Player], epsilon: float = 0.0
+    ) -> None:
+        self._observation_space, self._action_space, self._epsilon = observation_space, action_space, epsilon
         self._sampled = copy.deepcopy(action_space)  # which is seeded for each draw
         self._players = dict(zip(range(RANDOM - 1, RANDOM - 1 - len(players), -1), players.items(), strict=True))
         self._table: Sequence[Opponent] = ()
@@ -103,7 +106,11 @@ class Opponents:
             return [self._at_random(request) for request in requests]
         if number < 0:
             return [self._checked(number, request) for request in requests]
-        return self._of_policy(self._policies[number], requests)
+        actions = self._of_policy(self._policies[number], requests)
+        for row, request in enumerate(requests if self._epsilon else ()):
+            if request.generator.random() < self._epsilon:
+                actions[row] = self._at_random(request)
+        return actions
 
     def _at_random(self, request: Request) -> Any:
         """Draw any allowed action."""

@@ -43,21 +43,23 @@ class Seats:
 
     players: players of one's own, by name; their numbers are -2, -3, ... seat: the learner's, counted from 0; None:
     drawn for each episode, or with `take_turns` one after the other. outcome: {agent: return} -> {agent: 0 to 1}; None:
-    `share_beaten`. opening: largest number of decisions at the start of an episode that all agents make at random, the
-    learner's too; each episode draws one. film: gets a game and its course, and returns a course that shows it.
+    `share_beaten`. epsilon: probability of a random action in place of a frozen version's. opening: largest number of
+    decisions at the start of an episode that all agents make at random, the learner's too; each episode draws one.
+    film: gets a game and its course, and returns a course that shows it.
     """
 
     players: Mapping[str, Player] = field(default_factory=dict)
     seat: int | None = None
     take_turns: bool = False
     outcome: Outcome | None = None
+    epsilon: float = 0.0
     opening: int = 0
     film: Callable[[Any, Course], Course] | None = None
 
     @classmethod
     def of(cls, settings: Any) -> Seats:
         """Return the seats of a run's `SelfPlay` settings."""
-        return cls(settings.players, outcome=settings.outcome, opening=settings.opening)
+        return cls(settings.players, outcome=settings.outcome, epsilon=settings.epsilon, opening=settings.opening)
 
 
 @dataclass
@@ -114,7 +116,7 @@ class SelfPlayVectorEnv(AnyVectorEnv):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         spaces = self.single_observation_space, self.single_action_space
-        self._opponents = Opponents(*spaces, seats.players)
+        self._opponents = Opponents(*spaces, seats.players, seats.epsilon)
 
     def attach(self, load: Callable[[Opponent], FrozenPolicy]) -> None:
         """Take what loads a frozen version of the policy from shared memory."""

@@ -29,6 +29,7 @@ WINDOW = 200  # episodes of which the mean outcome is reported
 VERSION_FILE = "opponent-{}.npy"
 _DECAY = 0.995  # of a version's earlier results, by each new one
 _RATED = 200  # players that are rated at a time, beside those in the pool
+_APART = 2**40  # added to numbers of versions that aren't the players that they were
 _MIN_GAMES = 50  # since the last version, before `above` may freeze another
 
 
@@ -138,7 +139,10 @@ class League:
         return [(1 - latest) / (len(numbers) - 1)] * (len(numbers) - 1) + [latest]
 
     def _rate(self) -> None:
-        self.ratings = rate({pair: tuple(record) for pair, record in self.pairs.items()}, start=self.ratings)
+        apart = _APART if self.settings.epsilon else 0  # a version with random actions is another player
+        pairs = {(a, b + apart if b >= 0 else b): record for (a, b), record in self.pairs.items()}
+        found = rate(pairs, start=self.ratings)
+        self.ratings = {player: rating for player, rating in found.items() if player < _APART}
 
     def metrics(self) -> dict[str, float]:
         """Return the league's metrics. The rating is that of the newest version that has ended."""

@@ -27,9 +27,11 @@ def config_of(self_play):
 def test_true_a_dict_and_text_mean_settings():
     assert config_of(True).self_play == config_of("").self_play == config_of({}).self_play == SelfPlay()
     assert config_of(None).self_play is config_of(False).self_play is config_of("none").self_play is None
-    found = config_of("size=4,every=5,above=0.6,rule=latest,latest=0.3,keep=newest,random=0.2,opening=3").self_play
+    found = config_of(
+        "size=4,every=5,above=0.6,rule=latest,latest=0.3,keep=newest,random=0.2,epsilon=0.1,opening=3"
+    ).self_play
     expected = {"size": 4, "every": 5, "above": 0.6, "rule": "latest", "latest": 0.3, "keep": "newest"}
-    assert found == SelfPlay(**expected, random=0.2, opening=3)
+    assert found == SelfPlay(**expected, random=0.2, epsilon=0.1, opening=3)
     named = f"players.mine={__name__}:player,outcome={__name__}:outcome"
     assert check_self_play("self_play", named) == SelfPlay(players={"mine": player}, outcome=outcome)
 

@@ -166,6 +166,32 @@ def test_an_opening_is_played_at_random_and_is_not_learned_from():
     assert openings == {0, 2, 4}  # an odd number ends with the learner's own decision at random
 
 
+def test_some_moves_of_frozen_versions_are_random():
+    class Frozen:
+        def initial_state(self, rows=None):
+            return ()
+
+        def sample_rows(self, observation, generators, action_mask=None, state=None):
+            return action_mask.argmax(axis=1), ()
+
+    def first_moves(epsilon):
+        env = self_play_env(num_envs=1, epsilon=epsilon, seat=1)
+        env.attach(lambda opponent: Frozen())
+        env.set_opponents([Opponent(0)])
+        env.reset(seed=0)
+        found = []
+        for _ in range(300):
+            (request,) = env.requests()
+            mine, theirs = request.observation[..., 0], request.observation[..., 1]
+            if theirs.sum() == 1 and not mine.any():
+                found.append(bool(theirs[0, 0]))
+            env.step_each([request.mask.nonzero()[0][-1]])
+        return np.mean(found)
+
+    assert first_moves(0.0) == 1.0
+    assert 0.3 < first_moves(0.5) < 0.8
+
+
 class TestParallelGames:
     def test_each_agent_is_a_row_without_supersuit(self):
         environments = Environments(resolve_env(LastStanding).make(6))

@@ -114,6 +114,17 @@ def test_a_long_run_keeps_no_more_than_the_last_players_and_the_pool():
     assert league.ratings[-1] == 0
 
 
+def test_versions_with_random_actions_are_rated_apart_from_what_they_were():
+    for epsilon in (0.0, 0.2):
+        league = league_of(1, epsilon=epsilon)
+        for update in range(1, 30):  # the policy stays as it is, and beats its versions, which are handicapped
+            before = max(0, update - 2)
+            league.record(results(*[(-1, 1)] * 9, (-1, 0), *[(before, 1)] * 8, *[(before, 0)] * 2))
+            league.freeze(vector(update), update)
+        ratings = [league.ratings[player] for player in range(29)]
+        assert (max(ratings) - min(ratings) > 100) == (epsilon == 0.0)
+
+
 def test_metrics():
     league = league_of(1)
     assert league.metrics() == {"league/versions": 1.0}
