@@ -24,7 +24,8 @@ def test_each_figure_has_a_source_and_is_as_it_says():
 def test_a_changed_digit_is_found_and_written_back(page):
     text = PAGES[page]
     figure = figures.find(text, LISTED["pages"][page][-1], SOURCES)[-1]
-    changed = text[: figure.end - 1] + str(9 - int(text[figure.end - 1])) + text[figure.end :]
+    digit = figure.end - 1 - (text[figure.end - 1] == "%")
+    changed = text[:digit] + str(9 - int(text[digit])) + text[digit + 1 :]
     problems, written = figures.check(PAGES | {page: changed}, LISTED, SOURCES)
     assert [problem.partition(" stands")[2] for problem in problems] == [f" there, its source has {figure.expected}"]
     assert written == PAGES
