@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import actor_learner as al
 from actor_learner.cli import main
 from actor_learner.environments.errors import EnvError
+from actor_learner.reports.report import report
 from benchmarks.games.players import perfect_tic_tac_toe
 
 pytest.importorskip("pettingzoo")
@@ -54,6 +56,12 @@ class TestRuns:
         assert rows[-1]["league/versions"] == 5
         assert {"league/score", "league/score_random", "league/rating"} <= rows[-1].keys()
         assert not any(name.startswith("episode/") for name in rows[-1])
+
+    def test_the_report_has_the_scores_of_each_version(self, run):
+        page = report(run).read_text()
+        table = page[page.index("<h2>Self-play</h2>") : page.index("</table>", page.index("<h2>Self-play</h2>"))]
+        assert [f"<th>{name}</th>" in table for name in ("random", "version 0", "version 4")] == [True] * 3
+        assert re.search(r"<td>version 4</td><td></td><td>\d+% of \d+</td>", table)
 
     def test_a_resumed_run_has_its_pool_again(self, run):
         config = al.load_config(run / "config.json", total_steps=768, run_dir=run, quiet=True)

@@ -15,6 +15,32 @@ _MAX_NAME = 28  # characters of a player's name
 _MAX_SHOWN = 16  # players whose scores are written into the matrix
 
 
+def score_table(league: Mapping[str, Any]) -> list[list[str]]:
+    """Return the scores of a run by self-play as a table, from `League.to_json`: a row for each player.
+
+    Players are the versions in the pool and the policy after the newest one; opponents are the random player, players
+    of one's own and the pool. A cell has the player's score and the number of games.
+    """
+    if not league:
+        return []
+    pairs = {(int(a), int(b)): (float(games), float(score)) for a, b, games, score in league["pairs"]}
+    pool, newest = [int(number) for number in league["versions"]], int(league["count"]) - 1
+    ratings = {int(number): float(rating) for number, rating in league["ratings"]}
+    opponents = [*sorted({b for _, b in pairs if b < 0}, reverse=True), *pool]
+    header = ["player", "rating", *map(_name, opponents)]
+    rows = []
+    for player in sorted({*pool, newest}):
+        rating = f"{ratings[player]:+.0f}" if player in ratings else ""
+        found = [pairs.get((player, opponent)) for opponent in opponents]
+        cells = ["" if each is None else f"{each[1] / each[0]:.0%} of {each[0]:,.0f}" for each in found]
+        rows.append([_name(player), rating, *cells])
+    return [header, *rows]
+
+
+def _name(number: int) -> str:
+    return f"version {number}" if number >= 0 else "random" if number == -1 else f"own player {-1 - number}"
+
+
 def plot_standings(standings: Mapping[str, Any], output: str | os.PathLike[str]) -> Path:
     """Draw what `Standings.to_json` returns. Returns the picture's path.
 

@@ -6,6 +6,7 @@ The run may come from elsewhere: all text of its files is escaped, and the page 
 from __future__ import annotations
 
 import base64
+import contextlib
 import math
 import os
 import shlex
@@ -19,9 +20,11 @@ from urllib.parse import quote
 from actor_learner import algorithms
 from actor_learner.config.config import TrainConfig
 from actor_learner.reports.charts import charts
+from actor_learner.reports.games import score_table
 from actor_learner.reports.plot import check_package, naming_output
 from actor_learner.reports.status import RunStatus, duration, summarize
 from actor_learner.runs import artifacts
+from actor_learner.runs.checkpoints import RunState, checkpoint_folders
 from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import is_locked
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsReader
@@ -101,6 +104,7 @@ def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
         "notices": [*_notices(run, rows, state, error), *_advice(rows, flat)],
         "figures": _figures(rows, config),
         "charts": charts(rows),
+        "league": _league(run),
         "learner_time": _learner_time(status),
         "actor_time": _shares(status, ACTOR_TIME),
         "limited_by": f"L{str(status.limited_by)[1:]} (over the whole run)." if knows_limit else "",
@@ -117,6 +121,14 @@ def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": __version__,
     }
+
+
+def _league(run: RunDirectory) -> list[list[str]]:
+    """Return the table of self-play of the newest checkpoint that can be read; nothing without self-play."""
+    for folder in checkpoint_folders(run.checkpoints):
+        with contextlib.suppress(ValueError, TypeError, KeyError, IndexError):
+            return score_table(RunState.read(folder).league or {})
+    return []
 
 
 def _notices(run: RunDirectory, rows: Sequence[Mapping[str, Any]], state: str, error: str) -> Iterator[str]:
