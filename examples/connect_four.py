@@ -9,7 +9,7 @@ import numpy as np
 
 import actor_learner as al
 
-GAME = "pettingzoo.classic.connect_four_v3:env"
+GAME = "pettingzoo:classic/connect_four-v3"
 
 
 def wins_at_once(observation, mask, generator):

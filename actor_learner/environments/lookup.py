@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import functools
 import importlib
 import os
 import re
@@ -53,12 +54,23 @@ def find_env(env: str) -> EnvSpec | Callable[..., Any]:
         return find_spec(env)
     module = _import_module(module_name, "env", env)
     if not hasattr(module, attribute):
-        return find_spec(attribute, env, module)
+        return _find_game(attribute, env, module) if module_name == "pettingzoo" else find_spec(attribute, env, module)
     factory = getattr(module, attribute)
     if not callable(factory):
         received = f"{attribute}={short(factory)}"
         raise EnvError(f"`{env}` must be a callable that returns an environment. Received: {received}")
     return factory  # type: ignore[no-any-return]
+
+
+def _find_game(game: str, env: str, pettingzoo: ModuleType) -> Callable[..., Any]:
+    """Return the factory of a game of PettingZoo's registries: of its Parallel interface, where it has both."""
+    registries = {kind: getattr(pettingzoo, f"{kind}_registry", {}) for kind in ("parallel", "aec")}
+    for kind, games in registries.items():
+        if game in games:
+            return functools.partial(pettingzoo.make, kind, game)
+    near = closest(game, {**registries["aec"], **registries["parallel"]})
+    hint = f"did you mean `pettingzoo:{near}`?" if near else "`pettingzoo.aec_registry` has the ids."
+    raise EnvError(f"PettingZoo has no game `{game}`; {hint} Received: env={env!r}")
 
 
 def find_spec(env_id: str, env: str | None = None, module: ModuleType | None = None) -> EnvSpec:

@@ -22,12 +22,12 @@ from benchmarks.harness import Figures, origin, write
 
 GAMES: dict[str, Figures] = {
     "tictactoe": {
-        "env": "pettingzoo.classic.tictactoe_v3:env",
+        "env": "pettingzoo:classic/tictactoe-v3",
         "opponents": {"random": 1000, "benchmarks.games.players:perfect_tic_tac_toe": 1000},
         "ways": ["greedy", "sampled"],
     },
     "connect_four": {
-        "env": "pettingzoo.classic.connect_four_v3:env",
+        "env": "pettingzoo:classic/connect_four-v3",
         "opponents": {
             "random": 1000,
             "benchmarks.games.players:minimax1": 400,

@@ -396,6 +396,20 @@ def test_self_play_needs_a_game_of_several_agents():
         self_play_env(seat=2)
 
 
+@pytest.mark.parametrize(
+    ("env", "agents"), [("pettingzoo:classic/rps-v2", 2), ("pettingzoo:classic/connect_four-v3", 2)]
+)
+def test_ids_of_pettingzoo_s_registry(env, agents):
+    factory = resolve_env(env)
+    assert factory.name == env
+    assert factory.make(2 * agents).num_envs == 2 * agents
+
+
+def test_an_unknown_id_of_pettingzoo_is_one_clear_line():
+    with pytest.raises(EnvError, match=r"no game `classic/conect_four-v3`; did you mean `pettingzoo:classic/connect_f"):
+        resolve_env("pettingzoo:classic/conect_four-v3")
+
+
 def test_spaces_and_courses_of_games_in_pettingzoo_s_wrappers():
     observation, action = shared_spaces(connect_four(), "game")
     assert (observation.shape, action.n) == ((6, 7, 2), 7)
