@@ -76,8 +76,11 @@ class Opponents:
         self._load: Callable[[Opponent], FrozenPolicy] | None = None
         self.set_table(())
 
-    def attach(self, load: Callable[[Opponent], FrozenPolicy]) -> None:
-        """Take what loads a frozen version. It is called for those that are drawn, while their table counts."""
+    def attach(self, load: Callable[[Opponent], FrozenPolicy] | None) -> None:
+        """Take what loads a frozen version. It is called for those that are drawn, while their table counts.
+
+        None: no version is drawn any more.
+        """
         self._load = load
 
     def set_table(self, table: Sequence[Opponent], playing: Sequence[int] = ()) -> None:

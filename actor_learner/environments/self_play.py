@@ -184,6 +184,7 @@ class SelfPlayVectorEnv(AnyVectorEnv):
         return self._observation(), reward, terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:
+        self._opponents.attach(None)  # what loads versions may hold their memory
         for game in self._raw:
             close_game(game)
 

@@ -153,5 +153,6 @@ class ArenaMemory:
         self.step_rows = None
         if hasattr(self, "weights"):
             self.weights.close()
+            self._frozen = self._frozen[:0].copy()
             self.heartbeats = self.heartbeats.copy()
         self.arena.close()
