@@ -21,7 +21,7 @@ from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, CallError
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.episodes import Episodes
-from actor_learner.environments.errors import EnvError
+from actor_learner.environments.errors import ApiError
 from actor_learner.environments.factory import EnvFactory
 from actor_learner.environments.opponents import Opponent
 from actor_learner.environments.self_play import SelfPlayVectorEnv
@@ -305,9 +305,8 @@ class Actor:
         self._turns: TurnWriter | None = None
         if isinstance(games := environments.vector_env, TurnGames):
             if parts.steps:
-                raise EnvError(
-                    "In a game whose agents take turns, the actors act themselves. Received: acting='device'"
-                )
+                text = "In a game whose agents take turns, only actors act, unless it has `self_play`"
+                raise ApiError(f"{text}. Received: acting='device'")
             first_game = startup.first_env // len(games.agents)
             self._turns = TurnWriter(games, cast("Policy", policy), startup.action_seeds(), first_game)
         if isinstance(environments.vector_env, SelfPlayVectorEnv):

@@ -429,8 +429,8 @@ class ActorPool:
         Args:
             weights: The shares of the draws by number: -1 is the random player, -2, -3, ... are those of
                 `SelfPlay.players` in their order, and 0, 1, 2, ... are frozen versions.
-            frozen: The weights of new versions, whose numbers are higher than all before: float32 vectors as
-                `learner.flat_weights()` returns them.
+            frozen: The weights of new versions, whose numbers are higher than all before: finite float32 vectors
+                as `learner.flat_weights()` returns them.
 
         Raises:
             ValueError: There is no such player, too many versions, or none that is drawn; weights don't fit; or columns
@@ -438,6 +438,8 @@ class ActorPool:
         """
         self._check_process()
         given = {number: self.exported.as_vector(vector) for number, vector in (frozen or {}).items()}
+        for vector in given.values():
+            check_finite(vector, self.exported.weight_shapes)
         self._check_opponents(weights, given)
         with self._closed_on_failure():
             self._group.check()
@@ -448,13 +450,17 @@ class ActorPool:
         settings = self._settings.self_play
         if settings is None:
             raise ValueError("`set_opponents` needs a pool with `self_play`. Received: self_play=None")
+        if strange := [number for number in weights if type(number) is not int]:
+            raise ValueError(
+                f"`weights` must have integers as keys, -1 for the random player. Received: {strange[0]!r}"
+            )
         least = -1 - len(settings.players)
         if unknown := [n for n in weights if n < least or (n >= 0 and n not in self._opponents and n not in frozen)]:
             text = "`weights` must be of the random player, -1, of own players, or of versions that `frozen` brings"
             raise ValueError(f"{text}. Received: {unknown[0]}")
         if old := [number for number in frozen if number <= self._newest_opponent]:
-            text = "`frozen` must number versions upwards: an earlier number stands for the weights that it had"
-            raise ValueError(f"{text}. Received: {min(old)} after {self._newest_opponent}")
+            text = "`frozen` must number versions upwards, since a number stands for its first weights; the next is"
+            raise ValueError(f"{text} {self._newest_opponent + 1}. Received: {min(old)}")
         if not sum(weights.values()) > 0 or min(weights.values()) < 0:
             raise ValueError(f"`weights` must be shares, of which some are above 0. Received: {dict(weights)}")
         if (count := sum(number >= 0 for number in weights)) > settings.size:

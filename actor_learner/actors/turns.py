@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from actor_learner.actors.transport.batches import ActorColumns
 from actor_learner.environments.buffers import Observations
-from actor_learner.environments.errors import EnvError
+from actor_learner.environments.errors import ApiError, EnvError
 from actor_learner.environments.games import Agent, End
 from actor_learner.environments.turns import TurnGames
 from actor_learner.policy.policy import Policy
@@ -66,7 +66,7 @@ class TurnWriter:
 
     def __init__(self, games: TurnGames, policy: Policy, seeds: np.random.SeedSequence, first_game: int) -> None:
         if policy.exported.state_shapes:
-            raise EnvError(
+            raise ApiError(
                 "In a game whose agents take turns, a network with memory needs `self_play`. Received: a state of "
                 f"shapes {list(policy.exported.state_shapes)}"
             )

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Play the games, and print the standings."""
     if arguments.plot is not None:
         check_package("matplotlib", "a picture of standings", "plots")
-        checked_output(arguments.plot)
+        checked_output(arguments.plot, "plot")
     keras_backend()
     from actor_learner.arena import arena
 

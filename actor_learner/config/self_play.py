@@ -129,7 +129,11 @@ def _parsed(name: str, text: str) -> dict[str, Any]:
     for part in filter(None, text.split(",")):
         key, separator, value = part.partition("=")
         if not separator:
-            raise refusal(name, "SETTING=VALUE,... such as size=8,every=20 (write ENV before it)", text)
+            raise refusal(
+                name,
+                "SETTING=VALUE,... such as size=8,every=20, after ENV; in Python True, a dict or SelfPlay(...)",
+                text,
+            )
         outer, _, inner = key.partition(".")
         if outer == "players" and inner:
             found.setdefault("players", {})[inner] = value

@@ -12,9 +12,9 @@ from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.spaces import Dict
+from gymnasium.spaces import Box, Dict
 
-from actor_learner.environments.errors import EnvError
+from actor_learner.environments.errors import EnvError, short
 from actor_learner.spaces.structure import MASK_KEY
 from actor_learner.system.types import Array
 
@@ -96,6 +96,8 @@ def shared_spaces(game: Any, name: str) -> tuple[Any, Any]:
                     f"Received: {first!r} with {space}, {agent!r} with {other}"
                 )
     observation, action = found
+    if isinstance(observation, Dict) and MASK_KEY in observation.spaces and isinstance(action, Box):
+        raise EnvError(f"`{MASK_KEY}` of `{name}` needs a space of actions with a choice. Received: {action}")
     if isinstance(observation, Dict) and observation.spaces.keys() == _MASKED:
         observation = observation["observation"]
     return observation, action
@@ -226,7 +228,13 @@ class Rounds(Course):
 
     def start(self, seed: int | None = None) -> None:
         self.returns, self.ends = {}, {}
-        observations, infos = self._game.reset(seed=seed)
+        found = self._game.reset(seed=seed)
+        if not isinstance(found, tuple) or len(found) != 2:
+            expected = (
+                f"`reset` of `{self._name}` must return (observations, infos), or the game needs `last`: then agents"
+            )
+            raise EnvError(f"{expected} take turns. Received: {short(found)}")
+        observations, infos = found
         self._ask(observations, infos, {})
         if not self.deciding:
             raise EnvError(f"`{self._name}` must have an agent that decides after `reset`. Received: no agents")

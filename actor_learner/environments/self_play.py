@@ -246,11 +246,13 @@ class SelfPlayVectorEnv(AnyVectorEnv):
     def _settle(self, row: int, ends: dict[int, tuple[End, dict[str, float]]]) -> None:
         """Take the learner's end out of a game that is over, and start the next one.
 
-        The others play on when the learner has ended: the outcome may depend on their returns.
+        The others play on when the learner has ended: the outcome may depend on their returns. Where it comes back into
+        the same game, that is over here.
         """
         game = self._games[row]
+        comes_back = game.end is not None and game.learner in game.course.deciding
         game.end = game.course.ends.get(game.learner, game.end)
-        if game.course.deciding:
+        if game.course.deciding and not comes_back:
             return
         if game.has_decided and game.end is None:  # the learner was neither terminated nor truncated
             raise EnvError(

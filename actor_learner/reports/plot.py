@@ -74,11 +74,11 @@ def plot(
     return output
 
 
-def checked_output(output: str | os.PathLike[str]) -> Path:
-    """Return a picture's path. Raises ValueError for an unknown kind of file."""
+def checked_output(output: str | os.PathLike[str], name: str = "output") -> Path:
+    """Return a picture's path. Raises ValueError, naming the argument, for an unknown kind of file."""
     path = Path(output)
     if path.suffix.lower() not in FORMATS:
-        raise refusal("output", f"a file name that ends in {', '.join(FORMATS)}", str(path))
+        raise refusal(name, f"a file name that ends in {', '.join(FORMATS)}", str(path))
     return path
 
 

@@ -147,7 +147,7 @@ def test_a_version_is_frozen_once_and_not_more_than_there_is_room_for(network):
     with make_pool(network, num_actors=1, max_policy_lag=1, self_play={"size": 5}) as pool:
         pool.set_opponents(*versions(0, 5))
         pool.collect()
-        with pytest.raises(ValueError, match="must number versions upwards.*Received: 4 after 4"):
+        with pytest.raises(ValueError, match="must number versions upwards.*the next is 5. Received: 4"):
             pool.set_opponents(*versions(4, 5))
         with pytest.raises(ValueError, match="may bring 3 new versions now, .* need the others. Received: 5"):
             pool.set_opponents(*versions(5, 10))
@@ -167,6 +167,11 @@ def test_a_closed_pool_leaves_no_memory(network, num_actors):
     assert "memfd:actor_learner" not in Path("/proc/self/maps").read_text()
 
 
+def test_weights_of_versions_are_finite(network):
+    with make_pool(network, num_actors=0) as pool, pytest.raises(ValueError, match="Weights must be finite"):
+        pool.set_opponents({0: 1.0}, {0: np.full_like(changed(network, 0), np.nan)})
+
+
 def test_results_may_be_entries_of_the_episodes_too(network):
     with make_pool(network, num_actors=0, info_keys=("outcome", "seat")) as pool:
         pool.collect()
@@ -182,6 +187,7 @@ def test_results_may_be_entries_of_the_episodes_too(network):
         ({3: 1.0}, {}, r"Received: 3"),
         ({-1: 0.0}, {}, r"some are above 0. Received: \{-1: 0.0\}"),
         ({-1: 1.0, 0: -0.5}, {0: 0}, r"must be shares"),
+        ({"random": 1.0}, {}, r"integers as keys, -1 for the random player. Received: 'random'"),
         (dict.fromkeys(range(4), 1.0), dict.fromkeys(range(4), 0), r"at most `size` frozen versions. Received: 4 ver"),
     ],
 )

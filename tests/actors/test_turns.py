@@ -193,7 +193,7 @@ def test_a_run_learns_from_all_seats_and_is_evaluated(tmp_path):
     ("options", "message"),
     [
         ({"num_envs": 3}, r"each game of `tic_tac_toe` has 2: give 2 or 4"),
-        ({"acting": "device"}, r"the actors act themselves. Received: acting='device'"),
+        ({"acting": "device"}, r"only actors act, unless it has `self_play`. Received: acting='device'"),
     ],
 )
 def test_what_cannot_be_is_one_clear_line(options, message):

@@ -60,7 +60,7 @@ def test_a_config_comes_back_from_json_and_toml(settings, tmp_path):
         ({"players": {"a": "os:system"}}, "the module not one of Python's own"),
         ({"outcome": "os:getcwd"}, "the module not one of Python's own"),
         ("siz=3", r"has no such setting \(did you mean 'size'\?\)"),
-        ("CartPole-v1", r"SETTING=VALUE,... such as size=8,every=20 \(write ENV before it\)"),
+        ("CartPole-v1", r"SETTING=VALUE,... such as size=8,every=20, after ENV"),
         (3, r"SelfPlay\(...\), a dict of its settings, or True"),
     ],
 )
