@@ -1,7 +1,7 @@
 """Trains a board game by self-play and judges the final policy: against random, minimax and perfect players.
 
     scripts/measure games --game tictactoe --seeds 0 1 2 --output benchmarks/games/games.json          # 10 minutes
-    scripts/measure games --game connect_four --seeds 0 1 2 --output benchmarks/games/games.json       # an hour
+    scripts/measure games --game connect_four --seeds 0 1 2 --output benchmarks/games/games.json       # 40 minutes
 
 A seed that the file has is left out. A run that was interrupted goes on. Wins, draws and losses are shares of all
 games, half of them in each seat; opponents and, where it says so, the policy sample their actions.
