@@ -245,12 +245,7 @@ def _end_early(columns: ActorColumns, t: int, policy: ActingPolicy, observation:
     for rows, seen in zip(columns.observation, observation, strict=True):
         rows[t] = seen
         rows[t + 1 :] = 0
-    for leaf in columns.action:
-        leaf[t:] = 0
-    for rows in (columns.reward, columns.terminated, columns.truncated, columns.valid, columns.behaviour_log_prob):
-        rows[t:] = 0
-    if columns.action_mask is not None:
-        columns.action_mask[t:] = True
+    columns.blank(t)
     if t:
         last = t - 1
         unfinished = columns.valid[last] & ~columns.terminated[last] & ~columns.truncated[last]

@@ -16,6 +16,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from actor_learner.actors.transport.batches import ActorColumns
 from actor_learner.environments.buffers import Observations
+from actor_learner.environments.episodes import number
 from actor_learner.environments.errors import ApiError, EnvError
 from actor_learner.environments.games import Agent, End
 from actor_learner.environments.turns import TurnGames
@@ -96,7 +97,9 @@ class TurnWriter:
         self._columns, self._cursor, self._cuts = columns, np.zeros(self._games.num_envs, np.int64), list[_Cut]()
         for column, flight in self._flights.items():
             columns.policy_version[column] = flight.version  # that of the oldest row
-        _blank(columns)
+        columns.blank()
+        for array in columns.observation:
+            array.fill(0)
         in_games = acting = 0.0
         going = list(range(len(self._games.courses)))
         while going := self._complete_turns(going):
@@ -197,8 +200,8 @@ class TurnWriter:
         columns.episode_return[row, column] = episode.total
         columns.episode_length[row, column] = episode.length
         for key, values in columns.episode_info.items():
-            value = end.info.get(key)
-            values[row, column] = float(value) if isinstance(value, int | float | np.number | np.bool_) else np.nan
+            value = number(end.info.get(key))
+            values[row, column] = np.nan if value is None else value
         self._episodes[column] = _Episode()
         if cut_off:
             last = self._leaves(end.observation)
@@ -232,12 +235,3 @@ class TurnWriter:
             values = self._policy.value_leaves(tuple(np.stack(leaf) for leaf in zip(*padded, strict=True)))
             for cut, value in zip(cuts, values.tolist(), strict=False):
                 columns.truncation_value[cut.row, cut.column] = value
-
-
-def _blank(columns: ActorColumns) -> None:
-    """Fill all rows as invalid ones."""
-    arrays = (columns.reward, columns.terminated, columns.truncated, columns.valid, columns.behaviour_log_prob)
-    for array in (*columns.observation, *columns.action, *arrays):
-        array.fill(0)
-    if columns.action_mask is not None:
-        columns.action_mask.fill(True)

@@ -8,11 +8,18 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import batch_space, create_empty_array, iterate
 
 from actor_learner.environments.autoreset import AnyVectorEnv
-from actor_learner.environments.errors import EnvError
-from actor_learner.environments.games import agents_of, close_game, shared_spaces, split
+from actor_learner.environments.games import (
+    agents_of,
+    batch_of,
+    close_game,
+    require_agents,
+    require_known,
+    shared_spaces,
+    split,
+)
 from actor_learner.environments.serial import add_masks, merge_numbers
 
 ABSENT = "absent"  # key of `infos`: bool `[b]`, True where the row's agent has no part in the next step
@@ -78,13 +85,10 @@ class AgentsVectorEnv(AnyVectorEnv):
 
     def _start(self, number: int, **kwargs: Any) -> None:
         self._remember(self._rows[number], *self._games[number].reset(**kwargs))
-        if not self._games[number].agents:
-            raise EnvError(f"`{self._name}` must have an agent that decides after `reset`. Received: no agents")
+        require_agents(self._games[number].agents, self._name)
 
     def _remember(self, rows: dict[Any, int], observations: dict[Any, Any], infos: dict[Any, dict[str, Any]]) -> None:
-        if unknown := observations.keys() - rows.keys():
-            expected = f"`{self._name}` must name all agents in `possible_agents`, {list(rows)}"
-            raise EnvError(f"{expected}. Received: agent={min(unknown, key=str)!r}")
+        require_known(observations, rows, self._name)
         for agent, observation in observations.items():
             row = rows[agent]
             self._newest[row], mask = split(observation, infos.get(agent, {}))
@@ -92,8 +96,7 @@ class AgentsVectorEnv(AnyVectorEnv):
                 self._masks[row] = mask
 
     def _observation(self) -> Any:
-        out: Any = create_empty_array(self.single_observation_space, self.num_envs)
-        return concatenate(self.single_observation_space, self._newest, out)
+        return batch_of(self.single_observation_space, self._newest, self._name)
 
     def _infos(self) -> dict[str, Any]:
         absent = np.ones(self.num_envs, bool)

@@ -74,7 +74,7 @@ class EpisodeStatistics:
             record = _recorded_episode(infos, row)
             doubt = None if record is not None or truncated[row] else self._began.get(row)
             total, length = self._running(row, step) if record is None else record
-            entries = {key: _number(_entry(infos, key, row)) for key in self._info_keys}
+            entries = {key: number(_entry(infos, key, row)) for key in self._info_keys}
             info = {key: value for key, value in entries.items() if value is not None}
             self._ends.append(_End(row, total, length, info, doubt))
             self._finished += 1
@@ -150,7 +150,7 @@ def _numbers(info: Mapping[str, Any], row: int) -> Iterator[str]:
             continue
         if isinstance(values, Mapping):
             yield from (f"{key}/{inner}" for inner in _numbers(values, row))
-        elif _number(_value(info, key, row)) is not None:
+        elif number(_value(info, key, row)) is not None:
             yield key
 
 
@@ -159,13 +159,14 @@ def _recorded_episode(infos: Sequence[dict[str, Any]], row: int) -> tuple[float,
     for info in infos:
         episode, mask = info.get("episode"), info.get("_episode")
         if isinstance(episode, dict) and (mask is None or mask[row]):
-            numbers = [_number(_entry([episode], key, row)) for key in ("r", "l")]
+            numbers = [number(_entry([episode], key, row)) for key in ("r", "l")]
             if numbers[0] is not None and numbers[1] is not None:
                 return numbers[0], numbers[1]
     return None
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
+    """Return a number of an info as a float; None for anything else."""
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.reshape(-1)[0]
     return float(value) if isinstance(value, (bool, int, float, np.integer, np.floating, np.bool_)) else None

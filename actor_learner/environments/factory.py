@@ -188,17 +188,13 @@ class EnvFactory:
             raise EnvError(f"`{self.name}` must build a new environment at each call. Received: the same object twice")
 
     def _make_of_games(self, first: Any, num_envs: int, *, exact: bool) -> AnyVectorEnv:
-        """Build a vector environment of games like the first one, with a row for each agent."""
-        if self.wrappers:  # of `max_episode_steps`, too
+        """Build a vector environment of games like the first: a row for each agent, or with `seats` for each game."""
+        if self.wrappers:
             raise EnvError(
                 f"`wrappers` go around Gymnasium's environments, but `{self.name}` is a game of several agents: wrap "
                 f"it in a factory of your own instead. Received: {_kind(first)}"
             )
-        if self.seats is not None:
-            games = [first, *(self._make_bare() for _ in range(1, num_envs))]
-            self._check_new(games)
-            return SelfPlayVectorEnv(games, self.seats, self.name)
-        rows = len(agents_of(first, self.name))
+        rows = len(agents_of(first, self.name)) if self.seats is None else 1
         count, rest = divmod(num_envs, rows)
         if exact and rest:
             nearest = " or ".join(str(rows * near) for near in (count, count + 1) if near)
@@ -208,6 +204,8 @@ class EnvFactory:
             )
         games = [first, *(self._make_bare() for _ in range(1, count + bool(rest)))]
         self._check_new(games)
+        if self.seats is not None:
+            return SelfPlayVectorEnv(games, self.seats, self.name)
         return TurnGames(games, self.name) if is_turn_based(first) else AgentsVectorEnv(games, self.name)
 
     def _check_no_seats(self, env: Any) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Dict
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from actor_learner.environments.errors import EnvError, short
 from actor_learner.spaces.structure import MASK_KEY
@@ -76,6 +77,29 @@ def agents_of(game: Any, name: str) -> list[Agent]:
     if not agents or len(set(agents)) < len(agents):
         raise EnvError(f"`{name}` must name its agents in `possible_agents`. Received: possible_agents={agents}")
     return agents
+
+
+def require_agents(agents: Collection[Agent], name: str) -> None:
+    """Raise EnvError where a game that was just reset has no agents."""
+    if not agents:
+        raise EnvError(f"`{name}` must have an agent that decides after `reset`. Received: no agents")
+
+
+def require_known(agents: Iterable[Agent], known: Collection[Agent], name: str) -> None:
+    """Raise EnvError for an agent that isn't among those that a game names."""
+    if unknown := [agent for agent in agents if agent not in known]:
+        expected = f"`{name}` must name all agents in `possible_agents`, {list(known)}"
+        raise EnvError(f"{expected}. Received: agent={min(unknown, key=str)!r}")
+
+
+def batch_of(space: Any, observations: Sequence[Any], name: str) -> Any:
+    """Return observations of a space as a batch. Raises EnvError for one of another shape. name: whose they are."""
+    out: Any = create_empty_array(space, len(observations))
+    try:
+        return concatenate(space, observations, out)
+    except (ValueError, TypeError, KeyError) as error:
+        text = f"The observations of `{name}` must be of {space}: {error}"
+        raise EnvError(f"{text}. Received: {short(observations[0])}") from error
 
 
 def shared_spaces(game: Any, name: str) -> tuple[Any, Any]:
@@ -147,7 +171,10 @@ class Course(abc.ABC):
     ends: dict[Agent, End]
     returns: dict[Agent, float]
 
-    _name: str  # for messages
+    def __init__(self, game: Any, name: str) -> None:
+        self._game, self._name = game, name
+        self.agents = agents_of(game, name)
+        self.deciding, self.ends, self.returns = {}, {}, {}
 
     @abc.abstractmethod
     def start(self, seed: int | None = None) -> None:
@@ -180,17 +207,11 @@ class Turns(Course):
     step of a dead agent clears `rewards`, and with it the loser's.)
     """
 
-    def __init__(self, game: Any, name: str) -> None:
-        self._game, self._name = game, name
-        self.agents = agents_of(game, name)
-        self.deciding, self.ends, self.returns = {}, {}, {}
-
     def start(self, seed: int | None = None) -> None:
         self._game.reset(seed=seed)
         self.returns = {}
         self._go_on()
-        if not self.deciding:
-            raise EnvError(f"`{self._name}` must have an agent that decides after `reset`. Received: no agents")
+        require_agents(self.deciding, self._name)
 
     def play(self, actions: Mapping[Agent, Any]) -> None:
         (action,) = actions.values()
@@ -203,8 +224,7 @@ class Turns(Course):
         self.ends, self.deciding = {}, {}
         while game.agents:
             agent = game.agent_selection
-            if agent not in self.agents:
-                raise _unknown_agent(self._name, agent, self.agents)
+            require_known([agent], self.agents, self._name)
             observation, reward, terminated, truncated, info = game.last()
             self.returns[agent] = self.returns.get(agent, 0.0) + float(reward)
             observation, mask = split(observation, info)
@@ -221,11 +241,6 @@ class Turns(Course):
 class Rounds(Course):
     """A Parallel game, in which all agents that live decide at once."""
 
-    def __init__(self, game: Any, name: str) -> None:
-        self._game, self._name = game, name
-        self.agents = agents_of(game, name)
-        self.deciding, self.ends, self.returns = {}, {}, {}
-
     def start(self, seed: int | None = None) -> None:
         self.returns, self.ends = {}, {}
         found = self._game.reset(seed=seed)
@@ -236,8 +251,7 @@ class Rounds(Course):
             raise EnvError(f"{expected} take turns. Received: {short(found)}")
         observations, infos = found
         self._ask(observations, infos, {})
-        if not self.deciding:
-            raise EnvError(f"`{self._name}` must have an agent that decides after `reset`. Received: no agents")
+        require_agents(self.deciding, self._name)
 
     def play(self, actions: Mapping[Agent, Any]) -> None:
         observations, rewards, terminated, truncated, infos = self._game.step(
@@ -259,13 +273,8 @@ class Rounds(Course):
     def _ask(self, observations: Mapping[Agent, Any], infos: Mapping[Agent, Any], rewards: Mapping[Agent, Any]) -> None:
         self.deciding = {}
         for agent in self._game.agents:
-            if agent not in self.agents:
-                raise _unknown_agent(self._name, agent, self.agents)
+            require_known([agent], self.agents, self._name)
             if agent not in self.ends:
                 self.returns.setdefault(agent, 0.0)
                 observation, mask = split(observations[agent], infos.get(agent, {}))
                 self.deciding[agent] = Turn(observation, self._mask(agent, mask), float(rewards.get(agent, 0.0)))
-
-
-def _unknown_agent(name: str, agent: Agent, known: list[Agent]) -> EnvError:
-    return EnvError(f"`{name}` must name all agents in `possible_agents`, {known}. Received: agent={agent!r}")

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import batch_space, iterate
 
 from actor_learner.environments.errors import EnvError, describe_error, short
+from actor_learner.environments.games import batch_of
 from actor_learner.system.types import Array, Leaves
 
 RANDOM = -1
@@ -159,13 +160,3 @@ class Opponents:
         for row, request in enumerate(requests):
             request.memory["state"] = tuple(leaf[row] for leaf in after)
         return list(iterate(batch_space(self._action_space, len(requests)), actions))
-
-
-def batch_of(space: Any, observations: Sequence[Any], name: str) -> Any:
-    """Return observations of a space as a batch. Raises EnvError for one of another shape. name: whose they are."""
-    out: Any = create_empty_array(space, len(observations))
-    try:
-        return concatenate(space, observations, out)
-    except (ValueError, TypeError, KeyError) as error:
-        text = f"The observations of `{name}` must be of {space}: {error}"
-        raise EnvError(f"{text}. Received: {short(observations[0])}") from error

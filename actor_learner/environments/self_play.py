@@ -12,8 +12,8 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.errors import EnvError
-from actor_learner.environments.games import Agent, Course, End, close_game, course_of, shared_spaces
-from actor_learner.environments.opponents import RANDOM, FrozenPolicy, Opponent, Opponents, Player, Request, batch_of
+from actor_learner.environments.games import Agent, Course, End, batch_of, close_game, course_of, shared_spaces
+from actor_learner.environments.opponents import RANDOM, FrozenPolicy, Opponent, Opponents, Player, Request
 from actor_learner.environments.serial import add_masks, merge_numbers
 from actor_learner.system.types import Array
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from gymnasium.vector.utils import batch_space
 
 from actor_learner.environments.autoreset import AnyVectorEnv
-from actor_learner.environments.games import Agent, agents_of, close_game, course_of, shared_spaces
+from actor_learner.environments.games import Agent, batch_of, close_game, course_of, shared_spaces
 from actor_learner.environments.serial import add_masks
 
 
@@ -24,9 +23,9 @@ class TurnGames(AnyVectorEnv):
     """
 
     def __init__(self, games: Sequence[Any], name: str) -> None:
-        self._raw = list(games)
+        self._raw, self._name = list(games), name
         self.courses = [course_of(game, name) for game in games]
-        self.agents: list[Agent] = agents_of(games[0], name)
+        self.agents: list[Agent] = self.courses[0].agents
         self.num_envs = len(games) * len(self.agents)
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.single_observation_space, self.single_action_space = shared_spaces(games[0], name)
@@ -46,8 +45,7 @@ class TurnGames(AnyVectorEnv):
                     masks[row] = turn.mask
         if masks:
             add_masks(infos, masks, self.num_envs)
-        out: Any = create_empty_array(self.single_observation_space, self.num_envs, np.zeros)
-        return concatenate(self.single_observation_space, seen, out), infos
+        return batch_of(self.single_observation_space, seen, self._name), infos
 
     def close_extras(self, **kwargs: Any) -> None:
         for game in self._raw:

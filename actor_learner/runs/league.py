@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from actor_learner.config.self_play import SelfPlay
+from actor_learner.environments.opponents import RANDOM
 from actor_learner.system.types import Array
 
 LEAGUE_METRICS = ("league/versions", "league/score", "league/score_random", "league/rating")
 
-RANDOM = -1
 POINTS = 400 / math.log(10)
 """Points of Elo's scale for a factor of e in the odds."""
 WINDOW = 200  # episodes of which the mean outcome is reported

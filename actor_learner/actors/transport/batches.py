@@ -62,6 +62,14 @@ class ActorColumns:
     episode_length: Array
     episode_info: Mapping[str, Array]
 
+    def blank(self, first: int = 0) -> None:
+        """Fill the rows from `first` on as invalid ones, but for their observations."""
+        flags = self.terminated, self.truncated, self.valid
+        for array in (*self.action, self.reward, *flags, self.behaviour_log_prob):
+            array[first:] = 0
+        if self.action_mask is not None:
+            self.action_mask[first:] = True
+
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Return an iterator over the rows, one for each env step, as tuples of views `[b, ...]`.
 
