@@ -23,6 +23,7 @@ _PUBLIC = {
     "config.config": "TrainConfig",
     "config.file": "load_config",
     "config.presets": "preset",
+    "config.policies": "PolicyConfig",
     "config.self_play": "SelfPlay",
     "evaluate": "Evaluation evaluate",
     "export": "export",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from actor_learner.arena import Standings as Standings, arena as arena
     from actor_learner.config.config import TrainConfig as TrainConfig
     from actor_learner.config.file import load_config as load_config
+    from actor_learner.config.policies import PolicyConfig as PolicyConfig
     from actor_learner.config.presets import preset as preset
     from actor_learner.config.self_play import SelfPlay as SelfPlay
     from actor_learner.evaluate import Evaluation as Evaluation, evaluate as evaluate

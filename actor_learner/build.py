@@ -8,19 +8,20 @@ import itertools
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from actor_learner.actors.capacity import check_memory
-from actor_learner.actors.pool import ActorPool
+from actor_learner.actors.pool import ActorPool, PoolPolicy
 from actor_learner.config.config import TrainConfig
+from actor_learner.config.policies import policy_folder
 from actor_learner.config.pool_checks import check_listens, check_tf32
 from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.factory import resolve_env
-from actor_learner.networks.saving import load_network, save_network
+from actor_learner.networks.saving import check_can_be_saved, load_network, save_network
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.policy import load_policy
 from actor_learner.replay import minari_datasets
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from actor_learner.learner.learner import Learner
     from actor_learner.learner.rewards import ReturnStatistics
     from actor_learner.replay.buffer import ReplayBuffer
+    from actor_learner.spaces.trajectory import Trajectory
 
 
 def check_run(config: TrainConfig, *, resume: bool) -> None:
@@ -53,7 +55,8 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     resolve_env(**config.env_arguments)
     check_listens(config.ray_address)
     check_memory(config.local_actors)
-    _check_optimizer(config)
+    for each in config.of_policies.values() or [config]:
+        _check_optimizer(each)
     config.algorithm.check_batch(batch_rows(config), config.total_steps)
     if config.deterministic_ops:
         compile_cache.use_deterministic_ops(config.device)
@@ -105,16 +108,31 @@ def start_actors(config: TrainConfig, start: Start) -> ActorPool:
     if config.acting == "auto" and start.acting is not None and config.ray_address is None:
         config = config.replace(acting=start.acting)
 
-    def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
-        from actor_learner.learner.backend import use_only
+    def network_maker(config: TrainConfig, checkpoint: Path | None) -> Callable[[Space[Any], Space[Any]], keras.Model]:
+        def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
+            from actor_learner.learner.backend import use_only
 
-        use_only(config.device)
-        return make_network(config, start.checkpoint, observation_space, action_space)
+            use_only(config.device)
+            return make_network(config, checkpoint, observation_space, action_space)
 
+        return network
+
+    network: Any = network_maker(config, start.checkpoint)
+    if config.policies is not None:
+        network = {
+            name: network_maker(own, _policy_checkpoint(config, start.checkpoint, name))
+            for name, own in config.of_policies.items()
+        }
     seed, updates = config.seed, start.state.updates
     if updates:
         seed = int(np.random.SeedSequence([seed, updates]).generate_state(1)[0])
     return make_pool(config, network, seed=seed, logs_dir=start.run.logs)
+
+
+def _policy_checkpoint(config: TrainConfig, checkpoint: Path | None, name: str) -> Path | None:
+    """Return a policy's part of a checkpoint; None where it doesn't learn, and so has none."""
+    assert config.policies is not None
+    return policy_folder(checkpoint, name) if checkpoint is not None and config.policies[name].learning else None
 
 
 def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
@@ -233,23 +251,45 @@ def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
     return learner_cores(config.local_actors, config.max_policy_lag, images=images)
 
 
-def make_learner(config: TrainConfig, checkpoint: Path | None, actors: ActorPool) -> Learner:
-    """Return the learner of a checkpoint, or a new one that the config describes, of the actors' network."""
-    from actor_learner.learner.learner import Learner
+def make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Any:
+    """Return the learner of a checkpoint, or a new one that the config describes, of the actors' network.
+
+    With several policies it is a `Team` of their learners.
+    """
     from actor_learner.learner.threads import warn_of_threads
 
     lag_was_given = config.max_policy_lag and "max_policy_lag" not in config.left_open
     if lag_was_given and config.num_actors and config.learner_threads is None:
-        warn_of_threads(_learner_cores(config, actors.observation_space))
+        warn_of_threads(_learner_cores(config, actors.policies[0].observation_space))
+    if config.policies is None:
+        return _policy_learner(config, start.checkpoint, actors.policies[0])
+    from actor_learner.learner.teams import Team
+
+    learning = [policy for policy in actors.policies if config.policies[policy.name].learning]
+    share = sum(policy.share for policy in learning)
+    members = {}
+    for policy in learning:
+        steps = max(1, round(config.total_steps * policy.share / share))
+        own = config.of_policies[policy.name].replace(total_steps=steps)
+        members[policy.name] = _policy_learner(own, _policy_checkpoint(config, start.checkpoint, policy.name), policy)
+    networks = {policy.name: policy.network for policy in actors.policies}
+    fixed = {policy.name: policy.exported.weights for policy in actors.policies if policy.name not in members}
+    return Team(members, networks, fixed, start.state.updates)
+
+
+def _policy_learner(config: TrainConfig, checkpoint: Path | None, policy: PoolPolicy) -> Learner:
+    """Return the learner of one policy, of a checkpoint or a new one."""
+    from actor_learner.learner.learner import Learner
+
     if checkpoint is None:
-        return new_learner(config, actors)
+        return new_learner(config, policy)
     options = {name: getattr(config, name) for name in ("algorithm", "device", "devices", "tf32")}
-    learner = Learner.load(checkpoint, network=actors.network, critics=config.critics, **options)
+    learner = Learner.load(checkpoint, network=policy.network, critics=config.critics, **options)
     learner.total_steps = config.total_steps
-    return _with_buffer(config, learner, actors)
+    return _with_buffer(config, learner, policy)
 
 
-def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
+def new_learner(config: TrainConfig, actors: PoolPolicy | ActorPool) -> Learner:
     """Return a new learner that a config describes, of the actors' network."""
     from actor_learner.learner.learner import Learner
     from actor_learner.learner.replay import ReplayLearner
@@ -315,7 +355,9 @@ def _saved_critics(config: TrainConfig) -> list[keras.Model]:
     return [cap_statistics(critic, config.init_from_count) if config.init_from_count else critic for critic in critics]
 
 
-def _initial_buffer(config: TrainConfig, folder: str | os.PathLike[str], actors: ActorPool) -> ReplayBuffer:
+def _initial_buffer(
+    config: TrainConfig, folder: str | os.PathLike[str], actors: PoolPolicy | ActorPool
+) -> ReplayBuffer:
     from actor_learner.replay.buffer import ReplayBuffer
 
     if minari_datasets.is_name(folder):
@@ -339,7 +381,7 @@ def _initial_buffer(config: TrainConfig, folder: str | os.PathLike[str], actors:
     return buffer
 
 
-def _with_buffer(config: TrainConfig, learner: Learner, actors: ActorPool) -> Learner:
+def _with_buffer(config: TrainConfig, learner: Learner, actors: PoolPolicy | ActorPool) -> Learner:
     """Return the learner with a replay buffer, if it needs one, and say how large it is."""
     from actor_learner.learner.replay import ReplayLearner
 
@@ -381,38 +423,79 @@ def _return_statistics(config: TrainConfig) -> ReturnStatistics:
     return dataclasses.replace(statistics, count=min(statistics.count, config.init_from_count or math.inf))
 
 
-def export_result(actors: ActorPool) -> ExportedPolicy:
-    """Return the policy that a run saves, for one observation; `save_result` replaces its weights.
+def check_networks(config: TrainConfig, actors: ActorPool, run: RunDirectory) -> None:
+    """Raise ValueError for a network of one's own that can't be saved."""
+    for policy in actors.policies:
+        if config.of_policies.get(policy.name, config).network is not None:
+            check_can_be_saved(policy.network, run.path)
+
+
+def warn_of_bounds(actors: ActorPool, batch: Trajectory | Mapping[str, Trajectory]) -> None:
+    """Warn where the first batch's actions lie on the bounds of their space."""
+    from actor_learner.learner.bounds import warn_of_narrow_bounds
+
+    for policy in actors.policies:
+        trajectory = batch[policy.name] if isinstance(batch, Mapping) else batch
+        warn_of_narrow_bounds(trajectory, policy.exported.spaces(), policy.exported.distribution)
+
+
+def export_result(actors: ActorPool) -> dict[str, ExportedPolicy]:
+    """Return the policies that a run saves, for one observation; `save_result` replaces their weights."""
+    return {policy.name: _export_policy(policy) for policy in actors.policies}
+
+
+def _export_policy(policy: PoolPolicy) -> ExportedPolicy:
+    """Return a policy for one observation.
 
     The actors' own graphs serve if they take one observation, too, and masks where there are choices.
     """
     from actor_learner.policy.export.exporting import export_policy
 
-    exported, network = actors.exported, actors.network
+    exported, network = policy.exported, policy.network
     resizable = exported.step_graph.resizable and exported.value_graph.resizable
     if resizable and exported.masked == (exported.spaces().masks.size > 0) and exported.fits(network):
         return dataclasses.replace(exported, batch_size=1)
-    return export_policy(network, actors.action_space, 1, actors.observation_space, masked=True)
+    return export_policy(network, policy.action_space, 1, policy.observation_space, masked=True)
 
 
-def save_result(run: RunDirectory, actors: ActorPool, exported: ExportedPolicy | None) -> None:
-    """Write a run's network, and its policy, which needs no TensorFlow.
+def save_result(
+    config: TrainConfig, run: RunDirectory, actors: ActorPool, exported: Mapping[str, ExportedPolicy] | None
+) -> None:
+    """Write a run's network, and its policy, which needs no TensorFlow; with several policies, those of each.
 
     exported: an earlier result of `export_result`, of which only the weights have to be replaced.
     """
-    network = actors.network
-    save_network(network, run.path)
-    if exported is None or not exported.fits(network):
-        exported = export_result(actors)
-    weights = exported.as_vector(network.get_weights())
-    dataclasses.replace(exported, weights=weights, trained_with_masks=actors.uses_masks).save(run.policy)
+    for policy in actors.policies:
+        name = policy.name if config.policies is not None else ""
+        folder, network = policy_folder(run.path, name), policy.network
+        folder.mkdir(parents=True, exist_ok=True)
+        save_network(network, folder)
+        of_actors = None if exported is None else exported[policy.name]
+        if of_actors is None or not of_actors.fits(network):
+            of_actors = _export_policy(policy)
+        weights = of_actors.as_vector(network.get_weights())
+        saved = dataclasses.replace(of_actors, weights=weights, trained_with_masks=policy.uses_masks)
+        saved.save(folder / run.policy.name)
 
 
-def finished_network(config: TrainConfig, run: RunDirectory) -> keras.Model:
-    """Return the network of a run that has taken all its steps."""
+def result_network(learner: Any) -> Any:
+    """Return a learner's network; a dict by name with several policies."""
+    return getattr(learner.network, "networks", learner.network)
+
+
+def finished_network(config: TrainConfig, run: RunDirectory) -> Any:
+    """Return the network of a run that has taken all its steps; a dict by name with several policies."""
     if not config.quiet:
         print(f"The run in {run.path} has finished: it took its {config.total_steps:,} steps.")
+    found = {
+        name: _finished_network(own, policy_folder(run.path, name))
+        for name, own in (config.of_policies or {"": config}).items()
+    }
+    return found if config.policies is not None else found[""]
+
+
+def _finished_network(config: TrainConfig, folder: Path) -> keras.Model:
     if config.network is None:
-        return load_network(run.path)
-    policy = load_policy(run.policy)
-    return make_network(config, run.path, policy.observation_space, policy.action_space)
+        return load_network(folder)
+    policy = load_policy(folder)
+    return make_network(config, folder, policy.observation_space, policy.action_space)

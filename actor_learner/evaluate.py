@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner.config.config import ENV_ARGUMENTS
+from actor_learner.config.policies import check_policies, check_policy_of, policy_folder, rule_of
 from actor_learner.config.references import (
     ask_again,
     callable_marks,
@@ -28,8 +29,10 @@ from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.opponents import RANDOM, Opponent
 from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv
+from actor_learner.environments.teams import PolicyOf, TeamEnvironments, environments_of
 from actor_learner.environments.turns import TurnGames
-from actor_learner.policy.policy import Policy, load_policy
+from actor_learner.networks.saving import load_network
+from actor_learner.policy.policy import Policy, has_policy, load_policy
 from actor_learner.replay import minari_datasets
 from actor_learner.runs.directory import open_run, read_config
 from actor_learner.runs.recorded_config import RecordedConfig
@@ -37,7 +40,7 @@ from actor_learner.spaces.kinds import Box, to_json
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.system.fields import check_choice, check_count, refusal
-from actor_learner.system.hub import is_on_hub
+from actor_learner.system.hub import is_on_hub, local_path
 from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
@@ -58,11 +61,14 @@ class Evaluation:
         lengths: [episodes] int64, env steps.
         info: Name of an entry of the last step's info (the run's `info_keys`, else `is_success`) -> [episodes] float64,
             NaN for an episode without one.
+        policies: where several policies play, the evaluation of each, whose episodes are those of its agents. The
+            others then hold all of these, one policy after the other.
     """
 
     returns: Array
     lengths: Array
     info: Mapping[str, Array] = field(default_factory=dict)
+    policies: Mapping[str, Evaluation] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Evaluation(mean={self.mean:.6g}, std={self.std:.6g}, episodes={len(self.returns)})"
@@ -122,6 +128,7 @@ def evaluate(
     record: str | None = None,
     opponent: Any = None,
     seat: int | None = None,
+    policies: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Plays `episodes` episodes in this process.
 
@@ -151,6 +158,8 @@ def evaluate(
             its "module:function". `info["outcome"]` then has the outcomes, from 0 to 1. None: the random player if the
             run was trained by self-play, or the agents take turns.
         seat: The policy's seat in a game, counted from 0; None: all seats in turn.
+        policies: For a run with several policies: others in place of its own, by name. A run directory (whose policy of
+            that name plays), another folder with a policy or a network, a Keras model, or a `Policy`.
         record: "minari:NAME": the name of a new Minari dataset of these episodes. Needs single environments, of which
             one is stepped. None: nothing is recorded.
 
@@ -180,6 +189,10 @@ def evaluate(
         if (own := factory.seats) is not None:
             seats = dataclasses.replace(seats, film=own.film, outcome=own.outcome or seats.outcome)
         factory = dataclasses.replace(factory, seats=seats)
+    if (policy_of := _policies_of(config, policies)) is not None:
+        if sitting is not None:
+            raise refusal("opponent", "None for a run with several policies; `policies` names others", opponent)
+        factory = dataclasses.replace(factory, policy_of=policy_of)
     if max_episode_steps is not None:
         factory = factory.limited(max_episode_steps)
     with contextlib.ExitStack() as stack:
@@ -193,20 +206,52 @@ def evaluate(
             vector_env = stack.enter_context(contextlib.closing(factory.make_about(num_envs, seed)))
         mode = autoreset_mode or config.get("autoreset_mode")
         keys = (*_info_keys(config), *([] if sitting is None else ["outcome"]))
-        environments = Environments(vector_env, autoreset_mode=mode, info_keys=keys, name=factory.name)
+        environments = environments_of(vector_env, factory.name, autoreset_mode=mode, info_keys=keys)
+        if isinstance(environments, TeamEnvironments):
+            sources = dict.fromkeys(environments.names, run_dir_or_network) | dict(policies or {})
+            parts = zip(environments.names, environments.parts, strict=True)
+            players = [_Player(_policy_of(sources[name], name, part), part, deterministic) for name, part in parts]
+            return _evaluation_of_team(environments, players, episodes, seed)
         if sitting is not None:
             sitting.sit_down(environments)
-        policy = _policy(run_dir_or_network, environments)
-        player = _Player(policy, environments, deterministic)
-        num_envs = environments.num_envs
-        quotas = [episodes // num_envs + (index < episodes % num_envs) for index in range(num_envs)]
-        with policy.reseeded(seed):
-            played = _play(player, quotas, seed)
+        player = _Player(_policy(run_dir_or_network, environments), environments, deterministic)
+        (evaluation,) = _evaluations([player], episodes, seed, _nothing)
         environments.warn_of_missing_info()
-    returns, lengths, infos = zip(*played, strict=True)
-    names = dict.fromkeys(name for info in infos for name in info)
-    info = {name: np.array([info.get(name, np.nan) for info in infos], dtype=np.float64) for name in names}
-    return Evaluation(np.array(returns, dtype=np.float64), np.array(lengths, dtype=np.int64), info)
+    return evaluation
+
+
+def _nothing(actions: Sequence[Any]) -> None:
+    """Do nothing: one policy's actions are all that its environments need."""
+
+
+def _evaluation_of_team(
+    environments: TeamEnvironments, players: Sequence[_Player], episodes: int, seed: int
+) -> Evaluation:
+    """Return the evaluation of several policies, each of so many episodes of its agents."""
+    found = _evaluations(players, episodes, seed, environments.offer)
+    for part in environments.parts:
+        part.warn_of_missing_info()
+    names = dict.fromkeys(name for each in found for name in each.info)
+    info = {
+        name: np.concatenate([each.info.get(name, np.full(len(each.returns), np.nan)) for each in found])
+        for name in names
+    }
+    returns, lengths = (np.concatenate([getattr(each, name) for each in found]) for name in ("returns", "lengths"))
+    return Evaluation(returns, lengths, info, dict(zip(environments.names, found, strict=True)))
+
+
+def _policies_of(config: Mapping[str, Any], policies: Mapping[str, Any] | None) -> PolicyOf | None:
+    """Return which policy of a run plays which agent; None for a run of one policy.
+
+    Raises ValueError for `policies` that the run hasn't.
+    """
+    own = check_policies("policies", imported(config.get("policies"), "policies"))
+    if policies and (own is None or set(policies) - set(own)):
+        expected = "policies of the run" if own is None else f"policies of the run, {list(own)}"
+        raise refusal("policies", f"a dict by the names of {expected}", list(policies))
+    if own is None:
+        return None
+    return PolicyOf(tuple(own), rule_of(own, check_policy_of("policy_of", config.get("policy_of"))))
 
 
 RANDOM_PLAYER = "random"
@@ -328,6 +373,16 @@ def _policy(source: Any, environments: Environments) -> Policy:
     return Policy.from_network(source, action_space, batch_size=size, observation_space=observation_space)
 
 
+def _policy_of(source: Any, name: str, environments: Environments) -> Policy:
+    """Return one of several policies: that of this name of a run, or what the source holds itself."""
+    if isinstance(source, (str, os.PathLike)):
+        folder = policy_folder(path := local_path(source), name)
+        source = folder if folder.is_dir() else path
+        if not has_policy(source):
+            source = load_network(source)  # of a checkpoint
+    return _policy(source, environments)
+
+
 class _Player:
     """Passes an environment's observation leaves to a policy, which may need fewer of them in another order.
 
@@ -362,14 +417,36 @@ class _Player:
                     f"where the policy's space is {mine.space}"
                 )
         self._inputs = [(place, leaf.dtype) for place, leaf in zip(places, ours, strict=True)]
+        self._start: Array | None = None  # where episodes start; None: nowhere
 
-    def choose(self, observation: tuple[Array, ...], start: Array | None) -> Any:
-        """Return the actions for the environments' observation leaves. start: Where episodes start; None: nowhere."""
-        policy, mask = self.policy, self.environments.action_mask
+    def begin(self, seed: int) -> None:
+        """Reset the environments."""
+        policy, environments = self.policy, self.environments
+        environments.reset(seed)
+        if environments.action_mask is None:
+            sources = "`info['action_mask']`, a method `action_masks()` or a Dict observation's `action_mask`"
+            policy.warn_without_mask(f"env `{environments.name}` must give them by {sources}")
+        policy.renew_noise()
+
+    def choose(self) -> Any:
+        """Return the actions for the environments' newest observation."""
+        policy, mask, observation = self.policy, self.environments.action_mask, self.environments.observation
         leaves = tuple(observation[place].astype(dtype, copy=False) for place, dtype in self._inputs)
         if self._deterministic:
-            return policy.env_action(policy.mode_leaves(leaves, mask, start))
-        return policy.env_action(policy.step_leaves(leaves, mask, start)[0])
+            return policy.env_action(policy.mode_leaves(leaves, mask, self._start))
+        return policy.env_action(policy.step_leaves(leaves, mask, self._start)[0])
+
+    def step(self, actions: Any) -> Iterator[tuple[int, _Episode]]:
+        """Step the environments; yield the episodes that end, each with the number of its environment."""
+        policy, transition = self.policy, self.environments.step(actions)
+        self._start = transition.started
+        if policy.holds_noise:  # as in an actor's unroll
+            policy.renew_noise(transition.terminated | transition.truncated | ~transition.valid)
+        if transition.episodes is not None:
+            indices, returns, lengths, info = transition.episodes
+            for row, index in enumerate(indices.tolist()):
+                entries = {name: float(values[row]) for name, values in info.items()}
+                yield index, (float(returns[row]), float(lengths[row]), entries)
 
 
 def _places(ours: Sequence[Leaf], spaces: Spaces) -> list[int] | None:
@@ -431,33 +508,32 @@ def _outline(description: Any) -> Any:
     return [_outline(part) for part in description] if isinstance(description, list) else description
 
 
-def _play(player: _Player, quotas: list[int], seed: int) -> list[_Episode]:
-    """Return the first `quotas[i]` episodes of each environment i."""
-    played: list[list[_Episode]] = [[] for _ in quotas]
-    for index, episode in _episodes(player, seed):
-        if len(played[index]) < quotas[index]:
-            played[index].append(episode)
-        if list(map(len, played)) == quotas:
-            break
-    return [episode for episodes in played for episode in episodes]
+def _evaluations(
+    players: Sequence[_Player], episodes: int, seed: int, offer: Callable[[Sequence[Any]], None]
+) -> list[Evaluation]:
+    """Play until each policy has its episodes, each of its environments a fixed number.
+
+    offer: gets the actions of all policies before their environments step.
+    """
+    counts = [player.environments.num_envs for player in players]
+    quotas = [[episodes // rows + (index < episodes % rows) for index in range(rows)] for rows in counts]
+    played: list[list[list[_Episode]]] = [[[] for _ in range(rows)] for rows in counts]
+    with contextlib.ExitStack() as stack:
+        for player in players:
+            stack.enter_context(player.policy.reseeded(seed))
+            player.begin(seed)
+        while any(list(map(len, own)) != quota for own, quota in zip(played, quotas, strict=True)):
+            actions = [player.choose() for player in players]
+            offer(actions)
+            for player, action, own, quota in zip(players, actions, played, quotas, strict=True):
+                for index, episode in player.step(action):
+                    if len(own[index]) < quota[index]:
+                        own[index].append(episode)
+    return [_evaluation([episode for row in own for episode in row]) for own in played]
 
 
-def _episodes(player: _Player, seed: int) -> Iterator[tuple[int, _Episode]]:
-    """Yield finished episodes without end, each with the number of its environment."""
-    policy, environments = player.policy, player.environments
-    observation = environments.reset(seed)
-    if environments.action_mask is None:
-        sources = "`info['action_mask']`, a method `action_masks()` or a Dict observation's `action_mask`"
-        policy.warn_without_mask(f"env `{environments.name}` must give them by {sources}")
-    policy.renew_noise()
-    start = None
-    while True:
-        transition = environments.step(player.choose(observation, start))
-        observation, start = transition.observation, transition.started
-        if policy.holds_noise:  # as in an actor's unroll
-            policy.renew_noise(transition.terminated | transition.truncated | ~transition.valid)
-        if transition.episodes is not None:
-            indices, returns, lengths, info = transition.episodes
-            for row, index in enumerate(indices.tolist()):
-                entries = {name: float(values[row]) for name, values in info.items()}
-                yield index, (float(returns[row]), float(lengths[row]), entries)
+def _evaluation(played: Sequence[_Episode]) -> Evaluation:
+    returns, lengths, infos = zip(*played, strict=True)
+    names = dict.fromkeys(name for info in infos for name in info)
+    info = {name: np.array([info.get(name, np.nan) for info in infos], dtype=np.float64) for name in names}
+    return Evaluation(np.array(returns, dtype=np.float64), np.array(lengths, dtype=np.int64), info)

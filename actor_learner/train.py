@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from actor_learner import build
 from actor_learner.config.config import TrainConfig
-from actor_learner.learner.bounds import warn_of_narrow_bounds
 from actor_learner.learner.prefetch import prefetching
-from actor_learner.networks.saving import check_can_be_saved
 from actor_learner.reports.progress import Progress
 from actor_learner.runs.directory import record_finished, with_init_commit
 from actor_learner.runs.metrics import last_metrics
@@ -23,8 +21,6 @@ from actor_learner.runs.resume import Start, start_run, with_own_lag
 from actor_learner.system.signals import Interrupts
 
 if TYPE_CHECKING:
-    import keras
-
     from actor_learner.actors.pool import ActorPool
     from actor_learner.callbacks.dispatch import RunCallbacks
 
@@ -39,7 +35,7 @@ class _Run:
     ) -> None:
         self.config, self.start, self.actors, self.interrupts = config, start, actors, interrupts
         self.exported: Any = None  # the policy that is saved in the end
-        self.learner = build.make_learner(config, start.checkpoint, actors)
+        self.learner = build.make_learner(config, start, actors)
         planned_updates = math.ceil(config.total_steps / build.batch_rows(config))
         self.updates_per_epoch = (  # by default a function of the config alone, so that a run can be repeated
             config.updates_per_epoch or start.updates_per_epoch or math.ceil(planned_updates / 100)
@@ -63,12 +59,12 @@ class _Run:
         while self.goes_on:
             started = time.perf_counter()
             trajectory = actors.collect(timeout=None)
-            trajectory = trajectory._replace(policy_version=trajectory.policy_version + earlier_updates)
+            trajectory = trajectory.at_updates(earlier_updates)
             collected = time.perf_counter()
             if self.league is not None:
                 self.league.record(actors.results)
             if learner.updates == 0 and self.config.init_from is None:
-                warn_of_narrow_bounds(trajectory, actors.exported.spaces(), actors.exported.distribution)
+                build.warn_of_bounds(actors, trajectory)
             recorder.begin_update()
             with prefetching(actors.upcoming, learner, useful=copies_ahead):
                 losses = learner.update(trajectory, on_policy=trajectory.policy_version == learner.updates)
@@ -116,7 +112,7 @@ class _Run:
         if stopped_by:
             steps = self.learner.env_steps, self.config.total_steps
             _log.info("%s stopped the run at %s of %s env steps", stopped_by, *map("{:,}".format, steps))
-        return Result(self.learner.network, metrics, self.start.run.path, stopped_by)
+        return Result(build.result_network(self.learner), metrics, self.start.run.path, stopped_by)
 
     def _end_update(self, metrics: dict[str, float]) -> None:
         """Call the callbacks, then record the update, end the epoch and write a checkpoint where each is due."""
@@ -134,8 +130,8 @@ class _Run:
             callbacks.update_ended(metrics)
         finally:
             self.progress.update(recorder.record(metrics))
+        recorder.check_undone()
         if undone:
-            recorder.check_undone()
             return
         if callbacks.epoch_is_over:
             if not self.goes_on:
@@ -155,7 +151,9 @@ class _Run:
             self.recorder.close()
         finally:
             if self.recorder.ends_finite():
-                self.recorder.with_room(lambda: build.save_result(self.start.run, self.actors, self.exported))
+                self.recorder.with_room(
+                    lambda: build.save_result(self.config, self.start.run, self.actors, self.exported)
+                )
 
     def _run_callbacks(self, callbacks: Sequence[Any], epochs: int) -> RunCallbacks:
         from actor_learner.callbacks.dispatch import RunCallbacks
@@ -171,10 +169,11 @@ class _Run:
 class Result:
     """The trained network, the metrics of the run's last update, its directory, and the callback that ended it early.
 
+    With `policies`, the network is a dict by the policies' names.
     If a callback stops training before the first update, there are no metrics, and no run is kept.
     """
 
-    network: keras.Model
+    network: Any
     metrics: dict[str, float]
     run_dir: Path
     stopped_by: str | None = None
@@ -220,8 +219,7 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
             return Result(network, last_metrics(start.run.metrics), start.run.path)
         with Interrupts(quiet=config.quiet) as interrupts, build.start_actors(config, start) as actors:
             actors.repeat(start.state.calls)
-            if config.network is not None:
-                check_can_be_saved(actors.network, start.run.path)
+            build.check_networks(config, actors, start.run)
             with build.on_device(config):
                 result = _Run(config, start, actors, interrupts, callbacks).train()
         learned = start.confirmed or start.checkpoint is not None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import time
 import warnings
-from collections.abc import Iterable, MutableSequence, Sequence
+from collections.abc import Generator, Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
-from actor_learner.actors.transport.batches import ActorColumns, ArenaParts
+from actor_learner.actors.transport.batches import ActorColumns, ArenaParts, Block, share_of
 from actor_learner.actors.transport.messages import Assignment, Done
 from actor_learner.actors.transport.weights import read_weights
 from actor_learner.actors.turns import TurnWriter
@@ -25,12 +26,16 @@ from actor_learner.environments.errors import ApiError
 from actor_learner.environments.factory import EnvFactory
 from actor_learner.environments.opponents import Opponent
 from actor_learner.environments.self_play import SelfPlayVectorEnv
+from actor_learner.environments.teams import TeamEnvironments, environments_of
 from actor_learner.environments.turns import TurnGames
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.policy import Policy
+from actor_learner.policy.teams import ExportedTeam
 from actor_learner.system.machine import current_core
 from actor_learner.system.types import Array, Leaves
+
+T = TypeVar("T")
 
 NICENESS = 5  # of actors that collect while the learner learns: they get the time that the learner leaves
 
@@ -48,6 +53,7 @@ class Startup:
     incarnation: int = 0  # the number of actors before it that had this number
     niceness: int = 0  # of its process
     all_envs: int = 1  # the number of all actors' environments
+    role: int = 0  # the number of the policy, where several play
 
     def env_seed(self) -> int:
         """Return the seed of the first environment; those of the others follow it, across all actors."""
@@ -62,12 +68,23 @@ class Startup:
         streams = {"first_stream": self.first_env, "streams": self.all_envs}
         return Policy(exported, self.action_seeds(), **streams, step_graph=step_graph)
 
+    def make_policies(
+        self, exported: ExportedPolicy | ExportedTeam, step_graph: LoadedGraph | None = None
+    ) -> list[Policy]:
+        """Return the policies of all agents: one, or one for each policy, with random streams of its own."""
+        if isinstance(exported, ExportedPolicy):
+            return [self.make_policy(exported, step_graph)]
+        return [
+            dataclasses.replace(self, role=role).make_policy(part) for role, part in enumerate(exported.parts.values())
+        ]
+
     def action_seeds(self) -> np.random.SeedSequence:
         """Return the seeds of the actions' noise."""
         return self._seeds()[1]
 
     def _seeds(self) -> list[np.random.SeedSequence]:
-        return np.random.SeedSequence([self.seed, self.incarnation]).spawn(2)
+        of_role = [self.role] if self.role else []
+        return np.random.SeedSequence([self.seed, self.incarnation, *of_role]).spawn(2)
 
 
 def make_startups(env_counts: Sequence[int], settings: PoolSettings) -> list[Startup]:
@@ -133,26 +150,31 @@ class Stopped(Exception):
     """The error of an unroll that is given up because the pool is closing."""
 
 
-def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environments, Leaves]:
-    """Make and reset an actor's environments (EnvError if it fails); return them and their observation's leaves."""
+def make_environments(factory: EnvFactory, startup: Startup) -> Environments | TeamEnvironments:
+    """Make and reset an actor's environments. Raises EnvError if it fails."""
     seed = startup.env_seed()
     vector_env = factory.make(startup.num_envs, seed)
+    options: dict[str, Any] = {name: getattr(startup, name) for name in ("autoreset_mode", "info_keys", "actor")}
     try:
-        environments = Environments(
-            vector_env,
-            autoreset_mode=startup.autoreset_mode,
-            info_keys=startup.info_keys,
-            actor=startup.actor,
-            name=factory.name,
-        )
-        return environments, environments.reset(seed)
+        environments = environments_of(vector_env, factory.name, **options)
+        environments.reset(seed)
+        return environments
     except BaseException:
         with contextlib.suppress(Exception):  # the first error counts
             vector_env.close()
         raise
 
 
-def unroll(
+Unroll = Generator[Any, None, T]
+"""An unroll that yields the actions of each step just before its environments step, and returns its result."""
+
+
+def unroll(*arguments: Any, **options: Any) -> tuple[Position, Times]:
+    """Run `steps`, whose arguments it takes, to its end."""
+    return _run(steps(*arguments, **options))
+
+
+def steps(
     environments: Environments,
     policy: ActingPolicy,
     columns: ActorColumns,
@@ -163,12 +185,12 @@ def unroll(
     stop: Sequence[int],
     block: int = 0,
     heartbeat: MutableSequence[int] | None = None,
-) -> tuple[Position, Times]:
+) -> Unroll[tuple[Position, Times]]:
     """Step `b` environments `T` times and write every row of `columns`, `[T, b, ...]`.
 
-    Returns the position to act on next, and the times. Raises Stopped if the first stop word isn't 0. If that of the
-    block isn't 0, the unroll ends early, with the rows so far. So it does if the environments raise after a valid row;
-    the times then hold the exception.
+    Yields the actions of each step before it. Returns the position to act on next, and the times. Raises Stopped if the
+    first stop word isn't 0. If that of the block isn't 0, the unroll ends early, with the rows so far. So it does if
+    the environments raise after a valid row; the times then hold the exception.
 
     environments: in the state in which the last unroll left them, at `position`. version: of the policy's weights.
     first_env: the number of the first environment; the others follow. stop: the arena's stop words. block: the number
@@ -205,6 +227,7 @@ def unroll(
             row[...] = leaf
         chosen_log_prob[...] = log_prob
         beat[0] = beats + 1
+        yield answer
         before = clock()
         try:
             observation, reward, terminated, truncated, valid, final, episodes, started = step(answer)
@@ -235,6 +258,15 @@ def unroll(
     for last, leaf in zip(columns.observation, observation, strict=True):
         last[-1] = leaf
     return Position(observation, started), Times(in_env, acting, error)
+
+
+def _run(unroll: Unroll[T]) -> T:
+    """Run an unroll to its end and return its result."""
+    while True:
+        try:
+            next(unroll)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 def _end_early(columns: ActorColumns, t: int, policy: ActingPolicy, observation: Leaves) -> None:
@@ -282,30 +314,86 @@ def _record_episodes(columns: ActorColumns, t: int, episodes: Episodes) -> None:
         columns.episode_info[key][t, episodes.indices] = values
 
 
-class Actor:
-    """Environments and a policy that fill columns of an arena. observation: leaves `[b, ...]` of their reset."""
+class _Role:
+    """A policy in an actor: its environments, and its blocks, of which the unrolls fill columns.
+
+    share: the policy's part of all columns, of which it is (agents, all agents of a game). opponents: the slots of
+    frozen versions, with self-play.
+    """
 
     def __init__(
         self,
         startup: Startup,
         environments: Environments,
-        observation: Leaves,
         policy: ActingPolicy,
+        blocks: Sequence[Block],
+        share: tuple[int, int],
+        opponents: Array,
+    ) -> None:
+        self.environments, self.policy, self._blocks, self._share = environments, policy, blocks, share
+        (self._first_env,) = share_of(*share, startup.first_env)
+        self._position = Position(environments.observation, np.ones(environments.num_envs, bool))
+        self._turns: TurnWriter | None = None
+        vector_env = environments.vector_env
+        if isinstance(vector_env, TurnGames):
+            first_game = startup.first_env // len(vector_env.agents)
+            self._turns = TurnWriter(vector_env, cast("Policy", policy), startup.action_seeds(), first_game)
+        if isinstance(vector_env, SelfPlayVectorEnv):
+            vector_env.attach(functools.partial(_frozen_policy, policy.exported, opponents))
+
+    def unroll(
+        self, assignment: Assignment, stop: Sequence[int], heartbeat: MutableSequence[int] | None
+    ) -> Unroll[Times]:
+        """Fill this policy's columns of an assignment; see `steps`. Raises FloatingPointError for NaN in an output."""
+        if isinstance(vector_env := self.environments.vector_env, SelfPlayVectorEnv):
+            vector_env.set_opponents([Opponent(*each) for each in assignment.opponents])
+        block, version = assignment.block, assignment.version
+        columns = self._blocks[block].columns(*share_of(*self._share, assignment.start, assignment.stop))
+        common: dict[str, Any] = {"version": version, "stop": stop, "block": block, "heartbeat": heartbeat}
+        if self._turns is not None:
+            _prepare(columns, version, self._first_env, None, ())
+            if (seconds := self._turns.fill(columns, **common)) is None:
+                raise Stopped
+            times = Times(*seconds)
+        else:
+            places = self.environments, self.policy, columns, self._position
+            self._position, times = yield from steps(*places, first_env=self._first_env, **common)
+        if (missing := np.isnan(columns.behaviour_log_prob)).any():
+            raise FloatingPointError(_describe_nan(columns, missing))
+        for leaf in self.policy.state_leaves:
+            if not np.isfinite(leaf).all():
+                received = f"{leaf[~np.isfinite(leaf)][0]} in the state of its memory"
+                raise FloatingPointError(f"the network must give finite numbers. Received: {received}")
+        return times
+
+
+class Actor:
+    """Environments and policies that fill columns of an arena.
+
+    policies: one, or one for each policy that plays in the environments, in their order.
+    """
+
+    def __init__(
+        self,
+        startup: Startup,
+        environments: Environments | TeamEnvironments,
+        policies: Sequence[ActingPolicy],
         parts: ArenaParts,
     ) -> None:
-        self._environments, self._policy, self._first_env = environments, policy, startup.first_env
-        self._position = Position(observation, np.ones(startup.num_envs, bool))
+        if isinstance(environments.vector_env, TurnGames) and parts.steps:
+            text = "In a game whose agents take turns, only actors act, unless it has `self_play`"
+            raise ApiError(f"{text}. Received: acting='device'")
+        self._environments = environments
+        rows = sum(part.num_envs for part in environments.parts)
+        self._roles = [
+            _Role(startup, part, policy, blocks, (part.num_envs, rows), parts.opponents)
+            for part, policy, *blocks in zip(
+                environments.parts, policies, *(block.parts for block in parts.blocks), strict=True
+            )
+        ]
         self.error: Exception | None = None  # of an environment that ended the last unroll early
-        self._blocks, self._slots, self._stop = parts.blocks, parts.slots, parts.stop_words.data
-        self._turns: TurnWriter | None = None
-        if isinstance(games := environments.vector_env, TurnGames):
-            if parts.steps:
-                text = "In a game whose agents take turns, only actors act, unless it has `self_play`"
-                raise ApiError(f"{text}. Received: acting='device'")
-            first_game = startup.first_env // len(games.agents)
-            self._turns = TurnWriter(games, cast("Policy", policy), startup.action_seeds(), first_game)
-        if isinstance(environments.vector_env, SelfPlayVectorEnv):
-            environments.vector_env.attach(functools.partial(_frozen_policy, policy.exported, parts.opponents))
+        self._slots, self._stop = parts.slots, parts.stop_words.data
+        self._ends = np.cumsum([policy.exported.weights.size for policy in policies])[:-1]
         self._heartbeat = parts.heartbeats[startup.actor].data
         self._heartbeat[0] += 2 - self._heartbeat[0] % 2  # even, and different from its predecessor's
         self._actor, self._version = startup.actor, -1
@@ -331,37 +419,18 @@ class Actor:
         """Fill the columns with one unroll.
 
         If an environment raises after a valid row, the rows before are kept, and the actor must end with `error`.
-        Raises FloatingPointError where the network gives NaN.
+        Raises FloatingPointError where a network gives NaN.
         """
         started = time.perf_counter()
         if assignment.version != self._version:
-            self._policy.set_weights(read_weights(self._slots[assignment.slot], assignment.checksum))
+            weights = read_weights(self._slots[assignment.slot], assignment.checksum)
+            for role, own in zip(self._roles, np.split(weights, self._ends), strict=True):
+                role.policy.set_weights(own)
             self._version = assignment.version
-        if isinstance(vector_env := self._environments.vector_env, SelfPlayVectorEnv):
-            vector_env.set_opponents([Opponent(*each) for each in assignment.opponents])
-        columns = self._blocks[assignment.block].columns(assignment.start, assignment.stop)
-        common = {"stop": self._stop, "block": assignment.block, "heartbeat": self._heartbeat}
-        if self._turns is not None:
-            _prepare(columns, assignment.version, self._first_env, None, ())
-            if (seconds := self._turns.fill(columns, version=assignment.version, **common)) is None:
-                raise Stopped
-            times = Times(*seconds)
+        if len(self._roles) == 1:
+            times = _run(self._roles[0].unroll(assignment, self._stop, self._heartbeat))
         else:
-            self._position, times = unroll(
-                self._environments,
-                self._policy,
-                columns,
-                self._position,
-                version=assignment.version,
-                first_env=self._first_env,
-                **common,
-            )
-        if (missing := np.isnan(columns.behaviour_log_prob)).any():
-            raise FloatingPointError(_describe_nan(columns, missing))
-        for leaf in self._policy.state_leaves:
-            if not np.isfinite(leaf).all():
-                received = f"{leaf[~np.isfinite(leaf)][0]} in the state of its memory"
-                raise FloatingPointError(f"the network must give finite numbers. Received: {received}")
+            times = self._together(assignment)
         waiting, self._finished = started - self._finished, time.perf_counter()
         other = self._finished - started - times.env - times.acting
         calling, self._calling = self._calling, 0.0
@@ -370,6 +439,28 @@ class Actor:
         return Done(
             assignment.batch, env, times.acting, other, waiting, self._actor, self._finished, failed, current_core()
         )
+
+    def _together(self, assignment: Assignment) -> Times:
+        """Run the unrolls of all policies in lock step: their environments step once all have given their actions."""
+        environments = self._environments
+        assert isinstance(environments, TeamEnvironments)
+        stop = list(self._stop)  # as all unrolls see it in one step
+        first, *others = self._roles
+        unrolls = [first.unroll(assignment, stop, self._heartbeat)]
+        unrolls += [role.unroll(assignment, stop, None) for role in others]
+        while True:
+            stop[:] = self._stop
+            actions, results = [], list[Times]()
+            for unroll in unrolls:
+                try:
+                    actions.append(next(unroll))
+                except StopIteration as end:
+                    results.append(end.value)
+            if results:
+                return Times(
+                    sum(times.env for times in results), sum(times.acting for times in results), results[0].error
+                )
+            environments.offer(actions)
 
 
 def _frozen_policy(exported: ExportedPolicy, slots: Array, opponent: Opponent) -> Policy:

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from actor_learner.actors.transport.batches import Block, BlockLayout
+from actor_learner.actors.transport.batches import AnyBlock, AnyLayout, BlockLayout, TeamLayout, share_of
 from actor_learner.actors.transport.messages import Done
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.teams import ExportedTeam
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.teams import TeamSpaces
 from actor_learner.spaces.trajectory import TrajectorySpec
 from actor_learner.system.types import Array
 
@@ -73,11 +75,11 @@ class HostStatus(NamedTuple):
 class Plan:
     """The work of a group: the batches that it fills, and the policy that it fills them with."""
 
-    layout: BlockLayout  # the fields of a batch, the columns of all actors included
+    layout: AnyLayout  # the fields of a batch, the columns of all actors included
     env_counts: Sequence[int]  # the number of environments of each actor
     num_blocks: int  # batches that exist at a time, the one that the learner reads included
     num_versions: int  # versions of the weights that actors read at a time, at most
-    exported: ExportedPolicy  # the policy, with version 0 of its weights
+    exported: ExportedPolicy | ExportedTeam  # the policy, or several, with version 0 of the weights
     step: ActingStep | None = None  # acts for all actors in their place
     num_opponents: int = 0  # frozen versions of the weights that exist at a time
 
@@ -85,23 +87,48 @@ class Plan:
     def of(
         cls,
         settings: PoolSettings,
-        spaces: Spaces,
-        exported: ExportedPolicy,
+        spaces: Spaces | TeamSpaces,
+        exported: ExportedPolicy | ExportedTeam,
         env_counts: Sequence[int],
         step: ActingStep | None = None,
     ) -> Plan:
-        spec = TrajectorySpec.from_spaces(
-            spaces,
-            unroll_length=settings.unroll_length,
-            num_envs=sum(env_counts),
-            state_shapes=exported.state_shapes,
-        )
+        layout: AnyLayout
+        if isinstance(spaces, TeamSpaces):
+            assert isinstance(exported, ExportedTeam)
+            shares, rows = tuple(spaces.shares.values()), sum(env_counts)
+            layouts = [
+                _layout(settings, part, policy, *share_of(share, sum(shares), rows))
+                for part, policy, share in zip(spaces.parts.values(), exported.parts.values(), shares, strict=True)
+            ]
+            layout = TeamLayout(tuple(layouts), shares)
+        else:
+            assert isinstance(exported, ExportedPolicy)
+            layout = _layout(settings, spaces, exported, sum(env_counts))
         lag = settings.max_policy_lag
         num_versions = len(env_counts) if lag > 1 else lag + 1
-        layout = BlockLayout.of(spec, settings.recorded_keys)
         # An assignment in progress may name versions that were dropped by one change of the table for each version.
         num_opponents = 0 if settings.self_play is None else settings.self_play.size + lag + 2
         return cls(layout, env_counts, lag + 1, num_versions, exported, step, num_opponents)
+
+    @property
+    def one_policy(self) -> ExportedPolicy:
+        """The policy of a plan that has only one."""
+        assert isinstance(self.exported, ExportedPolicy)
+        return self.exported
+
+    @property
+    def one_layout(self) -> BlockLayout:
+        """The layout of a plan that has only one policy."""
+        assert isinstance(self.layout, BlockLayout)
+        return self.layout
+
+
+def _layout(settings: PoolSettings, spaces: Spaces, exported: ExportedPolicy, num_envs: int) -> BlockLayout:
+    """Return the layout of a policy's batches of so many columns."""
+    states = exported.state_shapes
+    rows = settings.unroll_length
+    spec = TrajectorySpec.from_spaces(spaces, unroll_length=rows, num_envs=num_envs, state_shapes=states)
+    return BlockLayout.of(spec, settings.recorded_keys)
 
 
 class Schedule(Protocol):
@@ -156,7 +183,7 @@ class ActorGroup(Protocol):
         """Start the actors. The constructor doesn't, so that a caller who is interrupted here can still `close`."""
 
     @abc.abstractmethod
-    def spaces(self, seconds: float) -> Spaces:
+    def spaces(self, seconds: float) -> Spaces | TeamSpaces:
         """Return the spaces of the environments once all actors have made and reset theirs.
 
         Raises EnvError if an environment can't be made or reset, or if the actors' spaces differ; TimeoutError if some
@@ -164,7 +191,7 @@ class ActorGroup(Protocol):
         """
 
     @abc.abstractmethod
-    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
+    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[AnyBlock]:
         """Allocate the memory that the plan asks for and give the actors the policy.
 
         From then on the group calls `schedule.finish` for each finished unroll. Returns the blocks, in the order of the

@@ -10,14 +10,16 @@ from actor_learner.actors.actor import Actor, Startup, make_environments
 from actor_learner.actors.device_acting import SharedStep
 from actor_learner.actors.group import CLOSED, ActorGroup, Plan, Schedule
 from actor_learner.actors.transport.arena_memory import ArenaMemory
-from actor_learner.actors.transport.batches import Block
+from actor_learner.actors.transport.batches import AnyBlock
 from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.step_rows import RemoteStep
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory
+from actor_learner.environments.teams import TeamEnvironments
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.system.types import Array, Leaves
+from actor_learner.spaces.teams import TeamSpaces, spaces_from_json
+from actor_learner.system.types import Array
 
 
 class LocalActors(ActorGroup):
@@ -26,8 +28,7 @@ class LocalActors(ActorGroup):
     It fills its columns in `wait`, however long that takes. An exception there is the environment's own.
     """
 
-    _environments: Environments
-    _observation: Leaves
+    _environments: Environments | TeamEnvironments
     _actor: Actor | None = None
     _schedule: Schedule
     _step: SharedStep | None = None
@@ -41,22 +42,21 @@ class LocalActors(ActorGroup):
         self._closed = False
 
     def start(self) -> None:
-        self._environments, self._observation = make_environments(self._factory, self._startup)
+        self._environments = make_environments(self._factory, self._startup)
         self._undo.callback(self._environments.close)
 
-    def spaces(self, seconds: float) -> Spaces:
-        return Spaces.from_json(self._environments.spaces.to_json())  # as they arrive from a process
+    def spaces(self, seconds: float) -> Spaces | TeamSpaces:
+        return spaces_from_json(self._environments.spaces.to_json())  # as they arrive from a process
 
-    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
+    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[AnyBlock]:
         self._schedule = schedule
         self._memory.allocate(plan)
         memory, step_graph = self._memory, None
         if plan.step is not None and memory.step_rows is not None:
             self._step = SharedStep(plan.step, memory, plan.env_counts)
             step_graph = RemoteStep(memory.step_rows, self._act)
-        policy = self._startup.make_policy(plan.exported, step_graph)
-        parts = memory.plan.parts(memory.arena)
-        self._actor = Actor(self._startup, self._environments, self._observation, policy, parts)
+        policies = self._startup.make_policies(plan.exported, step_graph)
+        self._actor = Actor(self._startup, self._environments, policies, memory.plan.parts(memory.arena))
         return memory.blocks
 
     def _act(self) -> None:

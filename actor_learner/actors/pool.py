@@ -13,7 +13,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -22,29 +22,71 @@ from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.cluster.group import ClusterActors
 from actor_learner.actors.group import ActingStep, ActorError, ActorGroup, HostStatus, Plan, Restart, Schedule
 from actor_learner.actors.local import LocalActors
-from actor_learner.actors.place_of_acting import place_acting
+from actor_learner.actors.place_of_acting import Acting, place_acting
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.scheduling import FreeRunning, LockStep
-from actor_learner.actors.transport.batches import Block
+from actor_learner.actors.transport.batches import AnyBlock, BlockLayout
 from actor_learner.actors.transport.messages import Done
 from actor_learner.actors.transport.weights import check_finite
+from actor_learner.config.policies import rule_of
 from actor_learner.config.pool_checks import check_info_keys, first_envs
 from actor_learner.config.self_play import RESULT_KEYS, SelfPlay
 from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.calls import make_call
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.self_play import Seats
+from actor_learner.environments.teams import PolicyOf
 from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.teams import ExportedTeam
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.trajectory import Trajectory, map_leaves, nest
+from actor_learner.spaces.teams import TeamSpaces
+from actor_learner.spaces.trajectory import Trajectories, Trajectory, map_leaves, nest
 from actor_learner.system.keras_import import import_keras
 from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
     import keras
-    from gymnasium.spaces import Space
+
+T = TypeVar("T")
+
+ONLY_POLICY = "policy"
+"""The name of a pool's policy where there is only one."""
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolPolicy:
+    """A policy in a pool.
+
+    Attributes:
+        name: Its name; "policy" where there is only one.
+        network: The Keras network, as built.
+        spaces: The spaces of one environment, or of each of its agents.
+        share: Its part of a game's agents.
+        exported: The policy that the actors got, with the first weights.
+        layout: The fields of its batches.
+    """
+
+    name: str
+    network: keras.Model
+    spaces: Spaces
+    share: float
+    exported: ExportedPolicy
+    layout: BlockLayout
+
+    @property
+    def observation_space(self) -> Any:
+        return self.spaces.observation_space
+
+    @property
+    def action_space(self) -> Any:
+        return self.spaces.action_space
+
+    @property
+    def uses_masks(self) -> bool:
+        """True where the environments report which actions are allowed."""
+        return self.spaces.masked
 
 
 class ActorPool:
@@ -69,9 +111,14 @@ class ActorPool:
     update that it enters (with one `publish` per `collect`). Columns that would become too old end early, with rows of
     `valid=False`. An environment may be in a batch twice, or not at all: see `env_index`.
 
+    With `policies`, several policies play the same games. `collect` then returns a dict with a trajectory for each,
+    `publish` takes a dict of weights, and `network`, the spaces, `uses_masks`, `episodes`, `exported` and `layout` are
+    dicts by the policies' names.
+
     Use it from one thread; only `close` and `upcoming` may be called from another.
 
     Attributes:
+        policies: A `PoolPolicy` for each policy.
         network: The Keras network, as built.
         observation_space: The observation space of one environment.
         action_space: The action space of one environment.
@@ -93,7 +140,7 @@ class ActorPool:
     def __init__(
         self,
         env: str | Callable[..., Any] | EnvFactory,
-        network: keras.Model | Callable[[Space[Any], Space[Any]], keras.Model] | None = None,
+        network: Any = None,
         *,
         env_kwargs: Mapping[str, Any] | None = None,
         vectorization: str = "auto",
@@ -109,6 +156,8 @@ class ActorPool:
         autoreset_mode: str | None = None,
         envs_see_gpu: bool = False,
         self_play: SelfPlay | Mapping[str, Any] | bool | None = None,
+        policies: Mapping[str, Any] | Sequence[str] | None = None,
+        policy_of: Mapping[str, str] | Callable[[Any], str] | None = None,
         logs_dir: str | Path | None = None,
         start_timeout: float = 120.0,
         actor_timeout: float = 60.0,
@@ -127,7 +176,7 @@ class ActorPool:
             env: Gymnasium id, `module:Id-v0`, `module:factory`, or a callable that returns an environment
                 (with a parameter `num_envs`: a vector environment).
             network: Keras model by the network contract, a callable that builds one from the spaces, or None
-                for the default network. Actors get an exported copy of it.
+                for the default network. Actors get an exported copy of it. With `policies`: a dict of these by name.
             env_kwargs: Keyword arguments of each environment.
             vectorization: "auto" uses the id's own vector environment if it has one; "sync" steps the environments of
                 an actor one after the other; "threads" steps them at the same time, for environments that wait.
@@ -148,6 +197,8 @@ class ActorPool:
                 CUDA_VISIBLE_DEVICES and JAX_PLATFORMS, because libraries keep a part of its memory in each process.
             self_play: `SelfPlay(...)`, for games of several agents: the learner has one seat of each game, and its
                 rows are its decisions. `set_opponents` says which frozen versions play the other seats.
+            policies: The names of several policies that play the agents of Parallel games, or a dict by name.
+            policy_of: {pattern of agents' names: policy}, the first match counts, or a callable agent -> policy.
             logs_dir: Folder for `actor-N.log`, the output of each actor.
             start_timeout: Seconds for actors to make and reset their environments.
             actor_timeout: Seconds without a sign of life (an env step begun or done) after which an actor counts as
@@ -175,20 +226,23 @@ class ActorPool:
         arguments = {**locals(), "info_keys": tuple(dict.fromkeys(check_info_keys(info_keys)))}  # each one once
         self._settings = PoolSettings(**{name: arguments[name] for name in names_of(PoolSettings)})
         self._env_counts = self._settings.env_counts
-        self.episodes: dict[str, Array] = {}
+        self.episodes: dict[str, Any] = {}
         self.results: Array = np.zeros((0, 2))
         self.timings: dict[str, float] = {}
         self.unrolls: list[Done] = []
         self.restarts: list[Restart] = []
         self._opponents: set[int] = set()
         self._newest_opponent = -1  # of all that were ever frozen
-        self._blocks: Sequence[Block] = ()
-        self._trajectories: list[Trajectory] = []
+        self._blocks: Sequence[AnyBlock] = ()
+        self._trajectories: list[dict[str, Trajectory]] = []
         settings = self._settings
         wrapping = settings.vectorization, settings.wrappers, settings.wrapper_kwargs
         factory = resolve_env(env, env_kwargs, *wrapping, check_pickle=settings.num_actors > 0)
         if settings.self_play is not None:
             factory = dataclasses.replace(factory, seats=Seats.of(settings.self_play))
+        if settings.policies is not None:
+            rule = rule_of(settings.policies, settings.policy_of)
+            factory = dataclasses.replace(factory, policy_of=PolicyOf(tuple(settings.policies), rule))
         self.env_name = factory.name
         self._group = group if group is not None else self._make_group(factory, logs_dir)
         self._process = os.getpid()
@@ -212,24 +266,66 @@ class ActorPool:
 
     def _begin(self, network: Any) -> None:
         """Build everything that depends on the environments' spaces, and give the group its plan."""
-        backend, settings = _import_learner_side(), self._settings
+        backend, settings, counts = _import_learner_side(), self._settings, self._env_counts
         spaces = self._group.spaces(settings.start_timeout).gymnasium
-        self.uses_masks = spaces.masked
-        self.observation_space, self.action_space = spaces.observation_space, spaces.action_space
-        counts, lag = self._env_counts, settings.max_policy_lag
-        self.network = _build_network(network, spaces, settings, backend)
-        make_step = functools.partial(_device_step, self.network, spaces, settings.device)
+        self._has_several = isinstance(spaces, TeamSpaces)
+        if isinstance(spaces, TeamSpaces):
+            parts, shares, networks = spaces.parts, spaces.shares, _by_policy(network, spaces.parts)
+        else:
+            parts, shares, networks = {ONLY_POLICY: spaces}, {ONLY_POLICY: 1}, {ONLY_POLICY: network}
+        of_game = sum(shares.values())
+        networks = {
+            name: _build_network(networks[name], part, settings, backend, settings.seed + number)
+            for number, (name, part) in enumerate(parts.items())
+        }
+        exported: dict[str, ExportedPolicy] = {}
+        step = None
         with backend.device(backend.resolve_device(settings.device)):
-            self.exported = _export(self.network, spaces, max(counts))
-            self.acting, step = place_acting(settings, self.exported, counts, make_step)
+            for name, part in parts.items():
+                exported[name] = _export(networks[name], part, max(counts) * shares[name] // of_game)
+            if self._has_several:
+                self.acting = Acting("actors")
+            else:
+                make_step = functools.partial(_device_step, networks[ONLY_POLICY], parts[ONLY_POLICY], settings.device)
+                self.acting, step = place_acting(settings, exported[ONLY_POLICY], counts, make_step)
         if self.acting.reason:
             _logger.info("acting=auto: %s (%s)", self.acting.place, self.acting.reason)
-        plan = Plan.of(settings, spaces, self.exported, counts, step)
-        self.layout = plan.layout
+        of_plan = ExportedTeam(exported) if self._has_several else exported[ONLY_POLICY]
+        plan = Plan.of(settings, spaces, of_plan, counts, step)
+        self._exported = of_plan
+        self.policies = tuple(
+            PoolPolicy(name, networks[name], part, shares[name] / of_game, exported[name], layout)
+            for (name, part), layout in zip(parts.items(), plan.layout.parts, strict=True)
+        )
+        lag = settings.max_policy_lag
         kind = FreeRunning if lag > 1 else LockStep
-        self._schedule: Schedule = kind(self._group, counts, lag=lag, first_alone=_waits_for_statistics(self.network))
+        waits = any(_waits_for_statistics(network) for network in networks.values())
+        self._schedule: Schedule = kind(self._group, counts, lag=lag, first_alone=waits)
         self._blocks = self._group.begin(plan, self._schedule)
-        self._trajectories = [nest(block.views(), spaces) for block in self._blocks]
+        self._trajectories = [
+            {
+                policy.name: nest(part.views(), policy.spaces)
+                for policy, part in zip(self.policies, block.parts, strict=True)
+            }
+            for block in self._blocks
+        ]
+
+    def _of_policies(self, found: Mapping[str, T]) -> Any:
+        """Return the only policy's value, or the dict of all policies' values."""
+        return dict(found) if self._has_several else found[ONLY_POLICY]
+
+    def _batch(self, found: Mapping[str, Trajectory]) -> Any:
+        return Trajectories(found) if self._has_several else found[ONLY_POLICY]
+
+    def _attribute(self, name: str) -> Any:
+        return self._of_policies({policy.name: getattr(policy, name) for policy in self.policies})
+
+    network = property(lambda self: self._attribute("network"))
+    observation_space = property(lambda self: self._attribute("observation_space"))
+    action_space = property(lambda self: self._attribute("action_space"))
+    uses_masks = property(lambda self: self._attribute("uses_masks"))
+    exported = property(lambda self: self._attribute("exported"))
+    layout = property(lambda self: self._attribute("layout"))
 
     @property
     def version(self) -> int:
@@ -322,8 +418,12 @@ class ActorPool:
                 f"Received: a call in process {os.getpid()}"
             )
 
-    def collect(self, timeout: float | None = 60.0) -> Trajectory:
-        """Return the next batch as read-only views `[T, B]` on the group's memory; B: all environments.
+    def collect(self, timeout: float | None = 60.0) -> Any:
+        """Return the next batch, an `al.Trajectory` of read-only views `[T, B]` on the group's memory.
+
+        B: all environments.
+
+        With `policies`: a dict with a batch for each, which have the same T rows; some may be without a valid row.
 
         A batch without a valid row, whose rows only reset environments, is skipped.
 
@@ -346,15 +446,15 @@ class ActorPool:
                     index, done = self._schedule.take()
                 self._check_written(self._blocks[index])
             self._take_restarts()
-            self.episodes = self._blocks[index].episodes()
+            blocks = zip(self.policies, self._blocks[index].parts, strict=True)
+            self.episodes = self._of_policies({policy.name: block.episodes() for policy, block in blocks})
             if self._settings.self_play is not None:
                 self.results = _taken(self.episodes, kept=self._settings.info_keys)
             self.timings, self.unrolls = _fractions(done), done
-            trajectory = self._trajectories[index]
-            if trajectory.valid.any():
-                return trajectory
+            if any(trajectory.valid.any() for trajectory in self._trajectories[index].values()):
+                return self._batch(self._trajectories[index])
 
-    def upcoming(self) -> Trajectory | None:
+    def upcoming(self) -> Any:
         """Return the batch that the next `collect` will return, if it is complete: as views that live until then.
 
         Any thread may call it; it assigns nothing. The result is None with `max_policy_lag` 0, and above 1, where
@@ -362,20 +462,14 @@ class ActorPool:
         """
         with self._group.lock:
             index = self._schedule.upcoming()
-            return None if index is None or not self._trajectories else self._trajectories[index]
+            found = None if index is None or not self._trajectories else self._trajectories[index]
+        return None if found is None else self._batch(found)
 
-    def blank_trajectory(self) -> Trajectory:
+    def blank_trajectory(self) -> Any:
         """Return a batch of zeros, shaped as by `collect`, in which each step is an episode. It serves to compile an
         update.
         """
-        block = self._trajectories[0]
-        zeros: dict[str, Any] = {
-            name: None if field is None else map_leaves(np.zeros_like, field) for name, field in block._asdict().items()
-        }
-        for name in ("valid", "terminated", "action_mask"):
-            if zeros[name] is not None:
-                zeros[name][...] = True
-        return Trajectory(**zeros)
+        return self._batch({name: _blank(batch) for name, batch in self._trajectories[0].items()})
 
     @contextlib.contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
@@ -395,19 +489,22 @@ class ActorPool:
         for restart in restarts:
             _logger.warning("\n".join(filter(None, (str(restart), restart.details))))
 
-    def _check_written(self, block: Block) -> None:
-        if (place := block.unwritten()) is not None:
-            row, column = place
-            actor = bisect.bisect(first_envs(self._env_counts), block.arrays["env_index"][column]) - 1
-            text = f"Actor {actor} didn't write row {row} of column {column}."
-            raise ActorError(f"{text} Received: behaviour_log_prob=nan", actor)
+    def _check_written(self, block: AnyBlock) -> None:
+        for policy, part in zip(self.policies, block.parts, strict=True):
+            if (place := part.unwritten()) is not None:
+                row, column = place
+                first = [start * policy.share for start in first_envs(self._env_counts)]
+                actor = bisect.bisect(first, part.arrays["env_index"][column]) - 1
+                text = f"Actor {actor} didn't write row {row} of column {column}."
+                raise ActorError(f"{text} Received: behaviour_log_prob=nan", actor)
 
-    def publish(self, weights: Sequence[Array] | Array) -> None:
+    def publish(self, weights: Sequence[Array] | Array | Mapping[str, Any]) -> None:
         """Give the actors new weights, for all columns that are assigned from now on.
 
         Args:
             weights: The list that `network.get_weights()` and `learner.get_weights()` return, or all of its arrays
-                raveled into one float32 vector, as `learner.flat_weights()` returns it.
+                raveled into one float32 vector, as `learner.flat_weights()` returns it. With `policies`: a dict of
+                these by name.
 
         Raises:
             ValueError: Their number or a shape differs from the network's, or they aren't finite.
@@ -416,8 +513,9 @@ class ActorPool:
         self._check_process()
         with self._closed_on_failure():
             self._group.check()
-        vector = self.exported.as_vector(weights)
-        check_finite(vector, self.exported.weight_shapes)
+        vector = self._exported.as_vector(weights)  # type: ignore[arg-type]
+        shapes = [shape for policy in self.policies for shape in policy.exported.weight_shapes]
+        check_finite(vector, shapes)
         self._group.publish(vector)
 
     def set_opponents(self, weights: Mapping[int, float], frozen: Mapping[int, Array] | None = None) -> None:
@@ -437,9 +535,10 @@ class ActorPool:
                 in progress still need the versions that so many new ones would replace.
         """
         self._check_process()
-        given = {number: self.exported.as_vector(vector) for number, vector in (frozen or {}).items()}
+        exported = self.policies[0].exported
+        given = {number: exported.as_vector(vector) for number, vector in (frozen or {}).items()}
         for vector in given.values():
-            check_finite(vector, self.exported.weight_shapes)
+            check_finite(vector, exported.weight_shapes)
         self._check_opponents(weights, given)
         with self._closed_on_failure():
             self._group.check()
@@ -486,7 +585,30 @@ def _import_learner_side() -> Any:
     return importlib.import_module("actor_learner.learner.backend")
 
 
-def _build_network(network: Any, spaces: Spaces, settings: PoolSettings, backend: Any) -> keras.Model:
+def _by_policy(network: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the argument `network` for each policy. Raises ValueError unless it is a dict by their names."""
+    names = list(names)
+    if network is None:
+        return dict.fromkeys(names)
+    if not isinstance(network, Mapping) or set(network) - set(names):
+        received = list(network) if isinstance(network, Mapping) else repr(network)
+        raise ValueError(f"`network` must be a dict by the names of `policies`, {names}. Received: {received}")
+    return {name: network.get(name) for name in names}
+
+
+def _blank(trajectory: Trajectory) -> Trajectory:
+    """Return zeros in the shapes of a batch, valid, in which each step ends an episode and allows all actions."""
+    zeros: dict[str, Any] = {
+        name: None if field is None else map_leaves(np.zeros_like, field)
+        for name, field in trajectory._asdict().items()
+    }
+    for name in ("valid", "terminated", "action_mask"):
+        if zeros[name] is not None:
+            zeros[name][...] = True
+    return Trajectory(**zeros)
+
+
+def _build_network(network: Any, spaces: Spaces, settings: PoolSettings, backend: Any, seed: int) -> keras.Model:
     import keras
 
     from actor_learner.networks.contract import check_network
@@ -497,7 +619,7 @@ def _build_network(network: Any, spaces: Spaces, settings: PoolSettings, backend
             network = network(spaces.observation_space, spaces.action_space)
     with backend.device(backend.resolve_device(settings.device)):
         if network is None:
-            network = default_network(spaces.observation_space, spaces.action_space, seed=settings.seed)
+            network = default_network(spaces.observation_space, spaces.action_space, seed=seed)
         check_network(network, spaces)
     return network
 

@@ -165,7 +165,8 @@ class Part:
 
     def __init__(self, work: Work, arena: Arena) -> None:
         startup = work.startup
-        self._environments, self._observation = make_environments(pickle.loads(work.factory), startup)  # noqa: S301
+        (self._environments,) = make_environments(pickle.loads(work.factory), startup).parts  # noqa: S301
+        self._observation = self._environments.observation
         self._policy = startup.make_policy(work.exported)
         first, last = startup.first_env, startup.first_env + startup.num_envs
         self._columns: ActorColumns = Block.in_arena(work.layout, arena, 0).columns(first, last)

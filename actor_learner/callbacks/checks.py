@@ -65,6 +65,15 @@ def check_backup(callbacks: Iterable[Any], algorithm: Any) -> None:
         )
 
 
+def check_several(callbacks: Iterable[Any]) -> None:
+    """Raise ValueError for a callback that works on one network or optimizer, where several policies learn."""
+    kinds = (*_RATE_SETTERS, keras.callbacks.SwapEMAWeights, keras.callbacks.BackupAndRestore)
+    for callback in callbacks:
+        if isinstance(callback, kinds) or getattr(callback, "OF_ONE_POLICY", False):
+            kind = type(callback).__name__
+            raise ValueError(f"{kind} works on one policy; leave it out beside `policies`. Received: a {kind}")
+
+
 def check_packages(callbacks: Iterable[Any]) -> None:
     """Raise ImportError for Keras's TensorBoard callback without the package tensorboard."""
     boards = any(isinstance(callback, keras.callbacks.TensorBoard) for callback in callbacks)

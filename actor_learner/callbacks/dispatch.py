@@ -75,9 +75,12 @@ class RunCallbacks:
         self._has_warned = False
         self.stopped_by: str | None = None
         checks.check_packages(self._callbacks)
-        checks.check_rate(self._callbacks, learner.algorithm, learner.optimizer)
-        checks.check_averages(self._callbacks, learner.optimizer)
-        checks.check_backup(self._callbacks, learner.algorithm)
+        if len(learner.members) > 1 or "" not in learner.members:
+            checks.check_several(self._callbacks)
+        for member in learner.members.values():
+            checks.check_rate(self._callbacks, member.algorithm, member.optimizer)
+            checks.check_averages(self._callbacks, member.optimizer)
+            checks.check_backup(self._callbacks, member.algorithm)
         if checks.watches(self._callbacks):
             learned = learner.trace(actors.blank_trajectory())
             self._names = [*metric_names(config, learned), *self._reports]
@@ -109,7 +112,7 @@ class RunCallbacks:
         self.next_update(first=True)
         after = self._learner.get_weights()
         if not all(map(np.array_equal, before, after)):
-            self._actors.publish(after)
+            self._actors.publish(self._learner.flat_weights())
 
     def _of_kind(self, kind: type[Any]) -> list[Any]:
         return [callback for callback in self._callbacks if isinstance(callback, kind)]
@@ -180,7 +183,8 @@ class RunCallbacks:
         if not self.epoch_is_over:
             self.epoch_ended(metrics)
         if not any(getattr(one, "_ema_weights_in_model", False) for one in self._callbacks):
-            self._learner.optimizer.finalize_variable_values(self._learner.network.trainable_variables)
+            for member in self._learner.members.values():
+                member.optimizer.finalize_variable_values(member.network.trainable_variables)
         backups = self._of_kind(keras.callbacks.BackupAndRestore)
         self.call("on_train_end", dict(metrics), but=backups if interrupted else ())
 

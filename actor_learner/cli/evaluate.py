@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     group.add_argument("--opponent", metavar="PLAYER", help=opponent)
     seat = "in games: the policy's seat, from 0 on; both: all in turn (default: both)"
     group.add_argument("--seat", type=_seat, metavar="N", help=seat)
+    policy = "with several policies: another one in place of the run's own, by its name; once for each"
+    group.add_argument("--policy", type=_policy, metavar="NAME=RUN", action="append", default=[], help=policy)
     limit = "cut off episodes after so many steps (default: the environment ends them)"
     group.add_argument("--max-episode-steps", type=converter(int), metavar="STEPS", help=limit)
     group = parser.add_argument_group("output")
@@ -52,6 +54,13 @@ def _seat(text: str) -> int | None:
     if text not in ("both", "all") and not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be 0, 1, ... or both. Received: {text}")
     return int(text) if text.isdecimal() else None
+
+
+def _policy(text: str) -> tuple[str, str]:
+    name, separator, path = text.partition("=")
+    if not (name and separator and path):
+        raise argparse.ArgumentTypeError(f"must be the name of a policy and a run, NAME=RUN. Received: {text}")
+    return name, path
 
 
 def add_environment(group: Any) -> None:
@@ -75,7 +84,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     names = ("episodes", "seed", "num_envs", "max_episode_steps", "record", "opponent", "seat")
     options = {name: getattr(arguments, name) for name in names}
-    options |= {**_environment(arguments), "deterministic": not arguments.stochastic}
+    options |= {
+        **_environment(arguments),
+        "policies": dict(arguments.policy),
+        "deterministic": not arguments.stochastic,
+    }
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"gymnasium\.")  # an existing folder, the making of a window
         evaluation = evaluate(arguments.run_dir, **options)
@@ -126,9 +139,15 @@ def _check_no_videos(folder: Path) -> None:
 
 
 def _as_text(evaluation: Evaluation, *, table: bool) -> str:
-    low, high = evaluation.confidence_interval(LEVEL)
-    count = len(evaluation.returns)
     lines = _table(evaluation) if table else []
+    for policy, own in evaluation.policies.items():
+        lines += [f"{policy}: {line}" for line in _as_text(own, table=False).splitlines()]
+    return "\n".join(lines if evaluation.policies else [*lines, *_summary(evaluation)])
+
+
+def _summary(evaluation: Evaluation) -> list[str]:
+    low, high = evaluation.confidence_interval(LEVEL)
+    count, lines = len(evaluation.returns), []
     lines.append(
         f"return {_number(evaluation.mean)} +- {_number(evaluation.std)} (std) over {count} "
         f"{'episode' if count == 1 else 'episodes'} of {evaluation.mean_length:,.1f} steps"
@@ -139,7 +158,7 @@ def _as_text(evaluation: Evaluation, *, table: bool) -> str:
         low, high = evaluation.confidence_interval(LEVEL, name)
         interval = f", {_number(low)} to {_number(high)} ({LEVEL:.0%} confidence)" if math.isfinite(low) else ""
         lines.append(f"{name}: {_number(values[values == values].mean())}{interval}")
-    return "\n".join(lines)
+    return lines
 
 
 def _table(evaluation: Evaluation) -> list[str]:
@@ -161,6 +180,7 @@ def _number(value: float) -> str:
 
 
 def _as_json(evaluation: Evaluation, arguments: argparse.Namespace) -> dict[str, Any]:
+    policies = evaluation.policies
     return {
         "return_mean": float(evaluation.mean),
         "return_std": float(evaluation.std),
@@ -174,6 +194,7 @@ def _as_json(evaluation: Evaluation, arguments: argparse.Namespace) -> dict[str,
         "lengths": [int(value) for value in evaluation.lengths],
         "info": {name: [_finite(value) for value in values] for name, values in evaluation.info.items()},
         "info_intervals": {name: _interval(evaluation, name) for name in evaluation.info},
+        **({"policies": {name: _as_json(own, arguments) for name, own in policies.items()}} if policies else {}),
     }
 
 

@@ -176,9 +176,11 @@ def _convert(text: str, kind: Any) -> Any:
         return float(text)
     if origin is tuple:
         return tuple(_convert(part, typing.get_args(kind)[0]) for part in text.split(",") if part)
-    if origin is Mapping:
-        return json_object(text)
     if origin is Literal and text in typing.get_args(kind):
+        return text
+    if origin is Mapping and typing.get_args(kind)[1] is Any:
+        return json_object(text)
+    if origin is Mapping:  # {pattern: policy}, or a file of policies
         return text
     if kind is str or kind is Any or kind is SelfPlay or origin is os.PathLike:
         return text

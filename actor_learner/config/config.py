@@ -19,6 +19,7 @@ from actor_learner.algorithms import BY_NAME
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.config import references
+from actor_learner.config.policies import POLICIES_FOLDER, PolicyConfig
 from actor_learner.config.pool_checks import check_sequences, check_tf32
 from actor_learner.config.references import algorithm_class, callable_name
 from actor_learner.config.self_play import SelfPlay
@@ -260,6 +261,54 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         self._split_environments()
         self._check_devices()
         self._check_sequences()
+        if self.policies is not None:
+            object.__setattr__(self, "_of_policies", self._policy_configs(self.policies))
+
+    @property
+    def of_policies(self) -> Mapping[str, TrainConfig]:
+        """The config of each policy, where several play: the run's, with the policy's own fields over it."""
+        found: Mapping[str, TrainConfig] = vars(self).get("_of_policies", {})
+        return found
+
+    def _policy_configs(self, policies: Mapping[str, PolicyConfig]) -> dict[str, TrainConfig]:
+        if self.devices > 1:
+            raise ValueError(f"`policies` learn on one device each. Received: devices={self.devices}")
+        if hasattr(self.network, "get_weights"):
+            raise refusal("network", "a callable, beside `policies`, so that each gets one of its own", self.network)
+        configs: dict[str, TrainConfig] = {}
+        for place, (name, policy) in enumerate(policies.items()):
+            try:
+                configs[name] = self._policy_config(place, name, policy)
+            except ValueError as error:
+                raise ValueError(f"`policies`, {name}: {error}") from error
+        if not any(policy.learning for policy in policies.values()):
+            raise ValueError(f"`policies` must have one that learns. Received: learning=False for {list(policies)}")
+        return configs
+
+    def _policy_config(self, place: int, name: str, policy: PolicyConfig) -> TrainConfig:
+        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in policy.fields.items()}
+        algorithm = fields.pop("algorithm", None) or self.algorithm
+        if isinstance(algorithm, Mapping):
+            algorithm = references.algorithm_from_json(algorithm)
+        elif isinstance(algorithm, str):
+            algorithm = algorithm_class(algorithm)()
+        if isinstance(network := fields.get("network"), str):
+            fields["network"] = references.recorded_function(network)
+        if isinstance(algorithm, Hyperparameters):
+            hyperparameters = names_of(type(algorithm)) & fields.keys()
+            for key, value in fields.items():
+                if key not in hyperparameters | POLICY_FIELDS:
+                    owner = f"A policy of {type(algorithm).__name__} has"
+                    raise unknown_field(owner, key, value, names_of(type(algorithm)) | POLICY_FIELDS)
+            changes: dict[str, Any] = {key: fields.pop(key) for key in hyperparameters}
+            algorithm = dataclasses.replace(algorithm, **changes)
+        if self.init_from is not None and not {"network", "init_from"} & fields.keys():
+            fields["init_from"] = os.path.join(self.init_from, POLICIES_FOLDER, name)
+        elif self.init_from is not None:
+            fields.setdefault("init_from", None)
+        shared: dict[str, Any] = {key: getattr(self, key) for key in ("unroll_length", "max_policy_lag")}
+        shared |= {"policies": None, "policy_of": None, "callbacks": (), "seed": (self.seed + place) % 2**32}
+        return self.replace(**shared, **fields, algorithm=algorithm)
 
     def _algorithm_defaults(self) -> Mapping[str, Any]:
         chosen = isinstance(self.algorithm, Hyperparameters)
@@ -483,6 +532,12 @@ def unknown_field(owner: str, name: str, value: object, known: Iterable[str]) ->
     return ValueError(f"{owner} no such field{close_match(name, known)}. Received: {name}={value!r}")
 
 
+POLICY_FIELDS = frozenset(
+    {field.name for field in dataclasses.fields(TrainConfig) if field.metadata["group"] in ("network", "algorithm")}
+    | {"init_from", "init_from_count", "init_buffer"}
+)
+"""The fields of a config that a `PolicyConfig` may have."""
+
 _NETWORK_GROUP = [field.name for field in dataclasses.fields(TrainConfig) if field.metadata["group"] == "network"]
 DEFAULT_NETWORK_FIELDS = tuple(name for name in _NETWORK_GROUP if name not in ("network", "critics", "precision"))
 
@@ -491,11 +546,20 @@ def _fields_to_json(fields: Any) -> dict[str, Any]:
     return {field.name: _to_json(getattr(fields, field.name)) for field in dataclasses.fields(fields)}
 
 
+def _policy_field_to_json(name: str, value: Any) -> Any:
+    if isinstance(value, Hyperparameters):
+        return {"name": references.algorithm_reference(type(value)), **_fields_to_json(value)}
+    return (references.importable_name(value) if callable(value) else None) or _to_json(value)
+
+
 def _to_json(value: Any) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, SelfPlay):
         return value.to_json()
+    if isinstance(value, PolicyConfig):
+        fields = {"agents": value.agents, "learning": value.learning, **value.fields}
+        return {key: _policy_field_to_json(key, field) for key, field in fields.items()}
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):

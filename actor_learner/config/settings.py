@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from actor_learner.config.policies import PolicyConfig, PolicyRule, check_policies, check_policy_of, rule_of
 from actor_learner.config.pool_checks import ACTING, DEVICES, check_address, check_info_keys, env_counts
 from actor_learner.config.references import importable_name
 from actor_learner.config.self_play import RESULT_KEYS, SelfPlay, check_self_play
@@ -142,6 +143,10 @@ class PoolSettings:
         self_play: `SelfPlay(...)`, for games of several agents in PettingZoo's interfaces: the learner has one seat of
             each game, and frozen versions of its policy play the others. At a shell: size=8,every=20,rule=pfsp, or
             nothing for the defaults. None: no self-play.
+        policies: several policies that play the agents of Parallel games: {name: PolicyConfig(...)}. At a shell: a TOML
+            file with a table of settings for each, of which `agents` names the agents that it plays. None: one policy.
+        policy_of: which policy plays which agent: {pattern of agents' names: policy}, of which the first match counts,
+            or a callable agent -> policy; None: by the policies' `agents`.
         envs_see_gpu: let environments use the GPU, which actors' processes hide by default: libraries that see a GPU
             keep a part of its memory in each process.
         num_actors: number of actor processes; 0 steps the environments in this process, for debuggers.
@@ -184,6 +189,10 @@ class PoolSettings:
     self_play: SelfPlay | None = setting(
         None, "environment", check=check_self_play, metavar="SETTING=VALUE,...", const=""
     )
+    policies: Mapping[str, PolicyConfig] | None = setting(
+        None, "environment", check=check_policies, metavar="FILE.toml"
+    )
+    policy_of: PolicyRule | None = setting(None, "environment", check=check_policy_of, metavar="JSON")
     num_actors: int = count(2, 0, "actors", effect="pace", alias="--num-workers")
     envs_per_actor: int | None = count(
         None, 1, "actors", effect="pace", help="environments of each actor; default: 8, or a share of num_envs"
@@ -232,11 +241,16 @@ class PoolSettings:
         if self.max_policy_lag > 1 and not self.num_actors:
             expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
             raise refusal("max_policy_lag", expected, self.max_policy_lag)
-        if self.self_play is not None and self.ray_address is not None:
-            received = f"ray_address={self.ray_address!r}"
-            raise ValueError(
-                f"`self_play` needs all actors on this machine; leave out `ray_address`. Received: {received}"
-            )
+        for name in ("self_play", "policies"):
+            if getattr(self, name) is not None and self.ray_address is not None:
+                raise ValueError(
+                    f"`{name}` needs all actors on this machine; leave out `ray_address`. "
+                    f"Received: ray_address={self.ray_address!r}"
+                )
+        if self.policies is not None:
+            self._check_policies(self.policies)
+        elif self.policy_of is not None:
+            raise ValueError("`policy_of` needs `policies`, which it shares out. Received: policies=None")
         if self.ray_address is None:
             for name in ("actors_per_host", "ray_wait"):
                 if (value := getattr(self, name)) is not None:
@@ -249,6 +263,16 @@ class PoolSettings:
             raise ValueError(
                 "acting='device' needs all actors on the learner's machine. Received: acting='device', " + received
             )
+
+    def _check_policies(self, policies: Mapping[str, PolicyConfig]) -> None:
+        rule_of(policies, self.policy_of)
+        if self.self_play is not None:
+            raise ValueError(
+                "`policies` and `self_play` exclude each other: opponents are of one policy. Received: both"
+            )
+        if self.acting == "device":
+            received = "acting='device'"
+            raise ValueError(f"`policies` act in the actors; leave out `acting`. Received: {received}")
 
     @property
     def recorded_keys(self) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""Parallel games of several agents as a vector environment: each agent is an environment."""
+"""Parallel games of several agents as vector environments: each agent is an environment."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space, create_empty_array, iterate
 
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.games import (
+    Agent,
     agents_of,
     batch_of,
     close_game,
@@ -21,87 +22,174 @@ from actor_learner.environments.games import (
     split,
 )
 from actor_learner.environments.serial import add_masks, merge_numbers
+from actor_learner.system.types import Array
 
 ABSENT = "absent"  # key of `infos`: bool `[b]`, True where the row's agent has no part in the next step
 
 
+class ParallelGames:
+    """Parallel games, such as PettingZoo's, and the vector environments of their agents: one for each policy.
+
+    The games step once all of these environments have given their actions.
+
+    name: for messages.
+    """
+
+    def __init__(self, games: Sequence[Any], name: str) -> None:
+        self.games, self.name = list(games), name
+        self.agents = [agents_of(game, name) for game in games]
+        self._members: list[AgentsVectorEnv] = []
+        self._places: list[dict[Agent, tuple[AgentsVectorEnv, int]]] = [{} for _ in games]
+
+    def add(self, member: AgentsVectorEnv, chosen: Collection[Agent] | None) -> int:
+        """Give the chosen agents of each game, or all, to a vector environment; return the number of its rows."""
+        self._members.append(member)
+        count = 0
+        for agents, places in zip(self.agents, self._places, strict=True):
+            for agent in agents if chosen is None else [agent for agent in agents if agent in chosen]:
+                places[agent] = member, count
+                count += 1
+        return count
+
+    def places(self, member: AgentsVectorEnv) -> list[dict[Agent, int]]:
+        """Return the rows of a vector environment's agents in each game."""
+        return [{agent: row for agent, (of, row) in places.items() if of is member} for places in self._places]
+
+    def reset(self, member: AgentsVectorEnv, seed: int | None, options: dict[str, Any] | None) -> None:
+        """Start all games, each with the seed of its first agent, where the first environment asks for it."""
+        if member is not self._members[0]:
+            return
+        first = 0
+        for number, agents in enumerate(self.agents):
+            self._start(number, seed=None if seed is None else seed + first, options=options)
+            first += len(agents)
+
+    def play(self) -> None:
+        """Step all games, if all environments have given their actions. What they raise, each environment gets."""
+        waiting = [member for member in self._members if member.choices is None]
+        assert not waiting, "each policy's actions must be there"
+        for member in self._members:
+            member.begin_step()
+        try:
+            for number in range(len(self.games)):
+                self._play(number)
+        except Exception as error:
+            for member in self._members:
+                member.error = error
+
+    def close(self) -> None:
+        """Close the games; idempotent."""
+        games, self.games = self.games, []
+        for game in games:
+            close_game(game)
+
+    def _play(self, number: int) -> None:
+        game, places = self.games[number], self._places[number]
+        playing = list(game.agents)
+        actions = {agent: places[agent][0].chosen[places[agent][1]] for agent in playing}
+        observations, rewards, ended, cut_off, infos = game.step(actions)
+        self._remember(number, observations, infos)
+        for agent in playing:
+            member, row = places[agent]
+            terminated = ended[agent] or (agent not in game.agents and not cut_off[agent])
+            member.take(row, rewards[agent], terminated, cut_off[agent], infos.get(agent, {}))
+        if all(ended.get(agent) or cut_off.get(agent) for agent in game.agents):
+            self._start(number)
+
+    def _start(self, number: int, **kwargs: Any) -> None:
+        self._remember(number, *self.games[number].reset(**kwargs))
+        require_agents(self.games[number].agents, self.name)
+
+    def _remember(self, number: int, observations: Mapping[Any, Any], infos: Mapping[Any, dict[str, Any]]) -> None:
+        places = self._places[number]
+        require_known(observations, places, self.name)
+        for agent, observation in observations.items():
+            member, row = places[agent]
+            member.see(row, observation, infos.get(agent, {}))
+
+
 class AgentsVectorEnv(AnyVectorEnv):
-    """The agents of Parallel games, such as PettingZoo's; all have the same spaces.
+    """The agents of Parallel games that one policy plays; all have the same spaces.
 
     An agent that dies ends its own episode. Until its game starts again it is marked in `infos["absent"]`, as is one
     that hasn't joined yet, and its last observation stays. A game that is over starts again in the same step. A mask in
     {"observation", "action_mask"} or in an agent's info goes to `infos["action_mask"]`.
 
-    name: for messages. Raises EnvError for games whose agents differ in their spaces.
+    agents: those of each game that are rows here; None: all. Raises EnvError if they differ in their spaces.
     """
 
-    def __init__(self, games: Sequence[Any], name: str) -> None:
-        self._games, self._name = list(games), name
-        agents = [agents_of(game, name) for game in games]
-        rows = iter(range(sum(map(len, agents))))
-        self._rows = [{agent: next(rows) for agent in each} for each in agents]
-        self.num_envs = sum(map(len, agents))
+    def __init__(self, games: ParallelGames, agents: Collection[Agent] | None = None) -> None:
+        self.games, self._name = games, games.name
+        self.num_envs = games.add(self, agents)
+        self._rows = games.places(self)
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space, self.single_action_space = shared_spaces(games[0], name)
+        spaces = shared_spaces(games.games[0], games.name, list(self._rows[0]))
+        self.single_observation_space, self.single_action_space = spaces
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         first = create_empty_array(self.single_observation_space, self.num_envs, np.zeros)
         self._newest: list[Any] = list(iterate(self.observation_space, first))
         self._masks: dict[int, Any] = {}
+        self.choices: list[Any] | None = None
+        """The actions of the next step; None: not given yet."""
+        self.error: Exception | None = None
+        self._has_stepped = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start all games, each with the seed of its first agent's row."""
-        for number, rows in enumerate(self._rows):
-            first = next(iter(rows.values()))
-            self._start(number, seed=None if seed is None else seed + first, options=options)
+        """Start all games, each with the seed of its first agent's row. Other policies' agents start with them."""
+        self.games.reset(self, seed, options)
         return self._observation(), self._infos()
 
+    def offer(self, actions: Any) -> None:
+        """Give the actions of the next step. With several policies, all do before the first of them steps."""
+        self.choices = list(iterate(self.action_space, actions))
+
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        choices = list(iterate(self.action_space, actions))
-        reward = np.zeros(self.num_envs)
-        terminated, truncated = np.zeros((2, self.num_envs), bool)
-        final_obs, final_info = np.full(self.num_envs, None, object), dict[str, Any]()
-        for number, (game, rows) in enumerate(zip(self._games, self._rows, strict=True)):
-            playing = list(game.agents)
-            observations, rewards, ended, cut_off, infos = game.step({agent: choices[rows[agent]] for agent in playing})
-            self._remember(rows, observations, infos)
-            for agent in playing:
-                row = rows[agent]
-                reward[row], truncated[row] = rewards[agent], cut_off[agent]
-                terminated[row] = ended[agent] or (agent not in game.agents and not cut_off[agent])
-                if terminated[row] or truncated[row]:
-                    final_obs[row] = copy.deepcopy(self._newest[row])  # a game may write the next one over it
-                    merge_numbers(final_info, infos.get(agent, {}), row, self.num_envs)
-            if all(ended.get(agent) or cut_off.get(agent) for agent in game.agents):
-                self._start(number)
+        if not self._has_stepped:
+            if self.choices is None:
+                self.offer(actions)
+            self.games.play()
+        self._has_stepped = False
+        if (error := self.error) is not None:
+            self.error = None
+            raise error
         infos = self._infos()
-        if (terminated | truncated).any():
-            infos |= {"final_obs": final_obs, "final_info": final_info}
-        return self._observation(), reward, terminated, truncated, infos
+        if (self._terminated | self._truncated).any():
+            infos |= {"final_obs": self._final_obs, "final_info": self._final_info}
+        return self._observation(), self._reward, self._terminated, self._truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:
-        for game in self._games:
-            close_game(game)
+        self.games.close()
 
-    def _start(self, number: int, **kwargs: Any) -> None:
-        self._remember(self._rows[number], *self._games[number].reset(**kwargs))
-        require_agents(self._games[number].agents, self._name)
+    def begin_step(self) -> None:
+        """Take the actions; the games give the results of a step to `see` and `take`."""
+        assert self.choices is not None
+        self.chosen, self.choices = self.choices, None
+        self._has_stepped, self.error = True, None
+        self._reward = np.zeros(self.num_envs)
+        self._terminated, self._truncated = np.zeros((2, self.num_envs), bool)
+        self._final_obs, self._final_info = np.full(self.num_envs, None, object), dict[str, Any]()
 
-    def _remember(self, rows: dict[Any, int], observations: dict[Any, Any], infos: dict[Any, dict[str, Any]]) -> None:
-        require_known(observations, rows, self._name)
-        for agent, observation in observations.items():
-            row = rows[agent]
-            self._newest[row], mask = split(observation, infos.get(agent, {}))
-            if mask is not None:
-                self._masks[row] = mask
+    def see(self, row: int, observation: Any, info: Mapping[str, Any]) -> None:
+        """Take an agent's newest observation, and its mask if it has one."""
+        self._newest[row], mask = split(observation, info)
+        if mask is not None:
+            self._masks[row] = mask
+
+    def take(self, row: int, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]) -> None:
+        """Take an agent's results of a step, whose observation it has."""
+        self._reward[row], self._terminated[row], self._truncated[row] = reward, terminated, truncated
+        if terminated or truncated:
+            self._final_obs[row] = copy.deepcopy(self._newest[row])  # a game may write the next one over it
+            merge_numbers(self._final_info, info, row, self.num_envs)
 
     def _observation(self) -> Any:
         return batch_of(self.single_observation_space, self._newest, self._name)
 
     def _infos(self) -> dict[str, Any]:
-        absent = np.ones(self.num_envs, bool)
-        for game, rows in zip(self._games, self._rows, strict=True):
-            absent[[rows[agent] for agent in game.agents]] = False
+        absent: Array = np.ones(self.num_envs, bool)
+        for game, rows in zip(self.games.games, self._rows, strict=True):
+            absent[[rows[agent] for agent in game.agents if agent in rows]] = False
         infos: dict[str, Any] = {ABSENT: absent} if absent.any() else {}
         if self._masks:
             add_masks(infos, self._masks, self.num_envs)

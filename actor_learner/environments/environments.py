@@ -120,6 +120,16 @@ class Environments:
             self._warn_of_normalization()
 
     @property
+    def parts(self) -> tuple[Environments, ...]:
+        """The environments of each policy: there is one."""
+        return (self,)
+
+    @property
+    def observation(self) -> Leaves:
+        """The leaves of the observation to act on next."""
+        return self._current.leaves
+
+    @property
     def action_mask(self) -> Array | None:
         """The mask of the actions that the current observation allows, bool [b, M], or None."""
         return self._masks.current

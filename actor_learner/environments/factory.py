@@ -14,7 +14,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actor_learner.environments.agents import AgentsVectorEnv
+from actor_learner.environments.agents import AgentsVectorEnv, ParallelGames
 from actor_learner.environments.atari import make_atari, make_single_atari
 from actor_learner.environments.autoreset import AnyVectorEnv, declared_autoreset_mode
 from actor_learner.environments.envpool import PREFIX, find_envpool
@@ -24,6 +24,7 @@ from actor_learner.environments.games import agents_of, is_game, is_turn_based, 
 from actor_learner.environments.lookup import find_env, sendable_spec
 from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv
 from actor_learner.environments.serial import SerialVectorEnv
+from actor_learner.environments.teams import PolicyOf, TeamGames
 from actor_learner.environments.threads import ThreadedVectorEnv
 from actor_learner.environments.turns import TurnGames
 from actor_learner.environments.wrapping import Wrapper, find_wrappers, wrapped
@@ -43,6 +44,7 @@ class EnvFactory:
     wrappers: tuple[Wrapper, ...] = ()  # around each single environment, the last one outermost
     threads: bool = False  # True if each single environment has a thread
     seats: Seats | None = None  # how a game's seats are taken; None: a policy has all of them
+    policy_of: PolicyOf | None = None  # which policy plays which agents; None: there is one policy
 
     def make_about(self, num_envs: int, seed: int | None = None) -> AnyVectorEnv:
         """Build a vector environment of about `num_envs` environments: games of several agents have only multiples.
@@ -119,7 +121,7 @@ class EnvFactory:
             vector_env = self._make_native(num_envs, seed)
             self._check_no_seats(vector_env)
             if type(vector_env).__module__.startswith("supersuit."):
-                vector_env = AgentsVectorEnv(of_supersuit(vector_env), self.name)
+                vector_env = AgentsVectorEnv(ParallelGames(of_supersuit(vector_env), self.name))
         if not isinstance(vector_env, VectorEnv) or not all(hasattr(vector_env, name) for name in _REQUIRED):
             raise EnvError(
                 f"`{self.name}` has a parameter `num_envs` and must return a gymnasium VectorEnv, with "
@@ -194,6 +196,9 @@ class EnvFactory:
                 f"`wrappers` go around Gymnasium's environments, but `{self.name}` is a game of several agents: wrap "
                 f"it in a factory of your own instead. Received: {_kind(first)}"
             )
+        if self.policy_of is not None and is_turn_based(first):
+            text = "`policies` need a game of PettingZoo's Parallel interface (its `parallel_env`)"
+            raise EnvError(f"{text}, in which all agents act at once. Received: `{self.name}`, a {_kind(first)}")
         rows = len(agents_of(first, self.name)) if self.seats is None else 1
         count, rest = divmod(num_envs, rows)
         if exact and rest:
@@ -206,11 +211,14 @@ class EnvFactory:
         self._check_new(games)
         if self.seats is not None:
             return SelfPlayVectorEnv(games, self.seats, self.name)
-        return TurnGames(games, self.name) if is_turn_based(first) else AgentsVectorEnv(games, self.name)
+        if self.policy_of is not None:
+            return TeamGames(ParallelGames(games, self.name), self.policy_of)
+        return TurnGames(games, self.name) if is_turn_based(first) else AgentsVectorEnv(ParallelGames(games, self.name))
 
     def _check_no_seats(self, env: Any) -> None:
-        if self.seats is not None:
-            expected = "`self_play` needs a game of several agents in PettingZoo's AEC or Parallel interface"
+        asked = "`self_play` needs" if self.seats is not None else "`policies` need" if self.policy_of else None
+        if asked is not None:
+            expected = f"{asked} a game of several agents in PettingZoo's interfaces"
             raise EnvError(f"{expected}. Received: `{self.name}`, a {_kind(env)}")
 
     def _make_for_thread(self) -> Any:
@@ -356,6 +364,8 @@ def _unpicklable_part(factory: EnvFactory, error: Exception) -> tuple[str, Any, 
     if factory.seats is not None:
         parts += [(f"`players[{name!r}]`", player) for name, player in factory.seats.players.items()]
         parts.append(("`outcome`", factory.seats.outcome))
+    if factory.policy_of is not None:
+        parts.append(("`policy_of`", factory.policy_of.rule))
     for name, value in [*_parts(factory.source, factory.env_kwargs), *parts]:
         try:
             cloudpickle.dumps(value)

@@ -102,12 +102,12 @@ def batch_of(space: Any, observations: Sequence[Any], name: str) -> Any:
         raise EnvError(f"{text}. Received: {short(observations[0])}") from error
 
 
-def shared_spaces(game: Any, name: str) -> tuple[Any, Any]:
-    """Return the spaces of observations, without masks, and of actions, which all agents have in common.
+def shared_spaces(game: Any, name: str, agents: Sequence[Agent] | None = None) -> tuple[Any, Any]:
+    """Return the spaces of observations, without masks, and of actions, which the agents have in common.
 
-    Raises EnvError, naming two agents, where they haven't.
+    agents: those of one policy; None: all. Raises EnvError, naming two agents, where they haven't.
     """
-    first, *others = agents_of(game, name)
+    first, *others = agents_of(game, name) if agents is None else agents
     found = game.observation_space(first), game.action_space(first)
     for agent in others:
         for what, space, other in zip(
@@ -116,7 +116,8 @@ def shared_spaces(game: Any, name: str) -> tuple[Any, Any]:
             if space != other:
                 raise EnvError(
                     f"One policy needs agents with the same spaces, but those of `{name}` differ in their {what}s: "
-                    f"SuperSuit's pad_observations_v0 and pad_action_space_v0 make them equal. "
+                    f"give each kind its own (`policies`), or make them equal by SuperSuit's pad_observations_v0 and "
+                    f"pad_action_space_v0. "
                     f"Received: {first!r} with {space}, {agent!r} with {other}"
                 )
     observation, action = found

@@ -183,6 +183,11 @@ class Learner:
         if network.built and self.devices == 1:
             backend.place(network, self.device)
 
+    @property
+    def members(self) -> dict[str, Learner]:
+        """The learners of a run by their policies' names: this one."""
+        return {"": self}
+
     def get_weights(self) -> list[Array]:
         """Return what `network.get_weights()` returns: for `ActorPool.publish` or `Policy.set_weights`."""
         if self._vector_reader() is None or not self._is_float32:

@@ -357,6 +357,11 @@ def load_policy(directory: str | os.PathLike[str], seed: Seed = 0) -> Policy:
     return Policy(ExportedPolicy.load(inner if (inner / "policy.json").is_file() else folder), seed)
 
 
+def has_policy(folder: str | os.PathLike[str]) -> bool:
+    """Return whether a folder holds an exported policy, as that of a run does."""
+    return any(os.path.isfile(os.path.join(folder, *inner, "policy.json")) for inner in ((), ("policy",)))
+
+
 def leaf_to_env(leaf: Leaf, distribution: str) -> Callable[[Any], Any]:
     """Return the function that converts one leaf of an action or of a batch of actions.
 

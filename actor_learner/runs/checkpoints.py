@@ -1,7 +1,8 @@
 """Checkpoints, from which a run is resumed: written whole or not at all, and removed by age, sooner on a full disk.
 
 checkpoints/<updates, 10 digits>/   the learner (`Learner.save`), and run.json: the state of the run beside it;
-                                    opponent-<number>.npy: the weights of a frozen version, with `self_play`
+                                    opponent-<number>.npy: the weights of a frozen version, with `self_play`;
+                                    policies/<name>/: the learner of each policy, with `policies`
 checkpoints/final                   a link to the last checkpoint of an ended run
 """
 
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from actor_learner.config.policies import POLICIES_FOLDER
 from actor_learner.environments.calls import Calls, make_call
 from actor_learner.replay.saving import BUFFER_FILES
 from actor_learner.system.files import DamagedError, Entry, check_folder, one_line, write_folder_atomically
@@ -206,6 +208,8 @@ def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError
         try:
             if RUN_FILE not in check_folder(path, leave_out=BUFFER_FILES):  # a damaged buffer is filled anew
                 raise _damage(path, f"it has no {RUN_FILE}")
+            for policy in sorted((path / POLICIES_FOLDER).glob("*/")):
+                check_folder(policy, leave_out=BUFFER_FILES)
             state = RunState.read(path)
             if state.updates != int(path.name):
                 raise _damage(path, "its name states another number of updates")

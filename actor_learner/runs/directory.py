@@ -5,6 +5,7 @@ metrics.jsonl    one object per update
 events.out...    the same for TensorBoard
 network.keras    the network (network.weights.h5 where Keras can't read it back)
 policy/          the exported policy, which needs no TensorFlow
+policies/        with several policies: a folder for each, with its network and `policy/`
 checkpoints/     what a resumed run starts from, by number of updates; `final` links to the last one of an ended run
 incidents/       updates that were not finite
 logs/            run.log, stdout and stderr of the actors, and native.log where native code aborted
@@ -38,7 +39,7 @@ from actor_learner.system.formats import NewerFormatError, stamped, unstamped
 from actor_learner.system.hub import is_on_hub, local_path, with_commit
 
 _FILES = ("config.json", "metrics.jsonl", "network.keras", "network.weights.h5", "report.html")
-_FOLDERS = ("checkpoints", "policy", "incidents", "logs")
+_FOLDERS = ("checkpoints", "policy", "policies", "incidents", "logs")
 _MAX_NAMED = 5
 _REPLACED = ".replaced"  # holds the old run until the new one has made its first update
 

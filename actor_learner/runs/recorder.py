@@ -7,13 +7,14 @@ import math
 import sys
 import time
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actor_learner.config.policies import policy_folder
 from actor_learner.networks.saving import load_network
 from actor_learner.runs.checkpoints import Checkpoints, RunState
 from actor_learner.runs.league import LEAGUE_METRICS, League
@@ -46,6 +47,7 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
     return [
         *("env_steps", "updates", "time_seconds", "steps_per_second", "episode_return", "episode_length"),
         *(f"episode/{key}" for key in config.info_keys),
+        *(f"{policy}/{name}" for policy in config.policies or () for name in ("episode_return", "episode_length")),
         *("policy_lag", "policy_lag_max"),
         *(() if config.self_play is None else LEAGUE_METRICS),
         *learned,
@@ -81,12 +83,13 @@ class Recorder:
         self._tried_env_steps = start.state.env_steps
         self._failed = self._updating = False
         self._learned: list[np.ndarray[Any, Any]] | None = None
-        self._undone_in_a_row = 0
+        self._undone_in_a_row: Counter[str] = Counter()  # by policy
         self._previous = time.perf_counter()
         self._started = self._previous - start.state.time_seconds
         self._env_steps, self._ahead = learner.env_steps, 0
         self._windows = {
-            name: deque[float](start.state.episodes.get(name, ()), maxlen=EPISODE_WINDOW)
+            prefix + name: deque[float](start.state.episodes.get(prefix + name, ()), maxlen=EPISODE_WINDOW)
+            for prefix in [f"{policy}/" for policy in config.policies or ()] or [""]
             for name in ("return", "length", *config.info_keys)
         }
         self.rows = 0
@@ -107,8 +110,9 @@ class Recorder:
         """
         now = time.perf_counter()
         lag = self._ahead + self._actors.version - np.asarray(trajectory.policy_version)
-        for name, values in self._actors.episodes.items():
-            self._windows[name].extend(filter(math.isfinite, map(float, values)))
+        for policy, found in self._actors.episodes.items() if self._config.policies else [("", self._actors.episodes)]:
+            for name, values in found.items():
+                self._windows[f"{policy}/{name}".lstrip("/")].extend(filter(math.isfinite, map(float, values)))
         seconds, self._previous = now - self._previous, now
         env_steps, self._env_steps = self._learner.env_steps - self._env_steps, self._learner.env_steps
         return {
@@ -149,27 +153,39 @@ class Recorder:
         if self._learned is None:
             self._learned = self._learner.get_weights()
 
-    def learned(self, trajectory: Trajectory, losses: Mapping[str, float]) -> bool:
-        """Return False for an undone update, which is saved as an incident and lowers the learning rate."""
-        if "undone" not in losses:
-            self._undone_in_a_row = 0
-            return True
-        self._undone_in_a_row += 1
-        update, names = self._learner.updates + 1, _first_names(self._learner.not_finite)
-        where = self._write_incident(trajectory, losses)
-        _log.warning("update %d was undone because it is not finite: %s%s", update, names, where)
+    def learned(self, trajectory: Any, losses: Mapping[str, float]) -> bool:
+        """Return False for an undone update. It is saved as an incident and lowers the learning rate.
+
+        With several policies, that holds for each learner whose update was undone; False means all of them.
+        """
+        for name, learner in self._learner.members.items():
+            prefix = f"{name}/" if name else ""
+            found = {key.removeprefix(prefix): value for key, value in losses.items() if key.startswith(prefix)}
+            if "undone" not in found:
+                self._undone_in_a_row[name] = 0
+                continue
+            self._undone_in_a_row[name] += 1
+            self._record_undone(name, learner, trajectory[name] if name else trajectory, found)
+        return "undone" not in losses
+
+    def _record_undone(self, name: str, learner: Learner, trajectory: Trajectory, losses: Mapping[str, float]) -> None:
+        of_policy = f" of {name}" if name else ""
+        where = self._write_incident(name, learner, trajectory, losses)
+        names = _first_names(learner.not_finite)
+        _log.warning(
+            "update %d%s was undone because it is not finite: %s%s", learner.updates + 1, of_policy, names, where
+        )
         if self._config.undone_rate_factor != 1:
-            optimizer = self._learner.optimizer
-            rate = float(np.asarray(optimizer.learning_rate)) * self._config.undone_rate_factor
-            optimizer.learning_rate = rate
-            _log.warning("the learning rate is now %g", rate)
-        return False
+            rate = float(np.asarray(learner.optimizer.learning_rate)) * self._config.undone_rate_factor
+            learner.optimizer.learning_rate = rate
+            _log.warning("the learning rate%s is now %g", of_policy, rate)
 
     def check_undone(self) -> None:
         """Raise RuntimeError after `max_undone_updates` in a row."""
-        if self._undone_in_a_row >= self._config.max_undone_updates:
+        count = max(self._undone_in_a_row.values(), default=0)
+        if count >= self._config.max_undone_updates:
             raise RuntimeError(
-                f"{self._undone_in_a_row} updates in a row were not finite and were undone "
+                f"{count} updates in a row were not finite and were undone "
                 f"({_first_names(self._learner.not_finite)}); {self._run.incidents} holds their batches. "
                 "A lower learning_rate, a max_grad_norm or scaled rewards may help. Received: "
                 f"max_undone_updates={self._config.max_undone_updates}"
@@ -248,8 +264,9 @@ class Recorder:
         env_steps, every = self._learner.env_steps, self._config.histogram_updates
         events.append(env_steps, {name: value for name, value in metrics.items() if name != "env_steps"})
         if every is not None and self._learner.updates % every == 0 and "undone" not in metrics:
-            weights = self._learner.network.weights
-            events.append_histograms(env_steps, ((weight.path, weight.numpy()) for weight in weights))
+            for name, learner in self._learner.members.items():
+                weights = ((f"{name}/{each.path}".lstrip("/"), each.numpy()) for each in learner.network.weights)
+                events.append_histograms(env_steps, weights)
 
     def _restore(self, reason: str) -> bool:
         """Restores the weights of the last checkpoint, and logs the reason. Returns True on success."""
@@ -257,7 +274,8 @@ class Recorder:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about the optimizer's variables, which aren't needed
-                load_network(path, self._learner.network)
+                for name, learner in self._learner.members.items():
+                    load_network(policy_folder(path, name), learner.network)
         except (OSError, ValueError) as error:
             _log.warning("%s; its last checkpoint can't be read: %s", reason, one_line(error))
             return False
@@ -290,15 +308,22 @@ class Recorder:
         return steps is not None and self._learner.env_steps // steps > since // steps
 
     def _episode_metrics(self) -> dict[str, float]:
-        return {
-            _NAMES.get(key, f"episode/{key}"): float(np.mean(values)) for key, values in self._windows.items() if values
-        }
+        found = {}
+        for key, values in self._windows.items():
+            policy, _, name = key.rpartition("/") if self._config.policies else ("", "", key)
+            if values:
+                found[f"{policy}/{_NAMES.get(name, f'episode/{name}')}".lstrip("/")] = float(np.mean(values))
+        for name in _NAMES.values() if self._config.policies else ():
+            of_policies = [found[f"{policy}/{name}"] for policy in self._learner.members if f"{policy}/{name}" in found]
+            if of_policies:
+                found[name] = float(np.mean(of_policies))
+        return found
 
-    def _write_incident(self, trajectory: Trajectory, losses: Mapping[str, float]) -> str:
+    def _write_incident(self, name: str, learner: Learner, trajectory: Trajectory, losses: Mapping[str, float]) -> str:
         from actor_learner.runs.incidents import write_incident
 
         try:
-            path = write_incident(self._run.incidents, self._learner, trajectory, losses)
+            path = write_incident(self._run.incidents / name, learner, trajectory, losses)
         except OSError as error:
             return f" (the incident can't be written: {one_line(error)})"
         return "" if path is None else f" ({path} holds its batch)"
@@ -331,7 +356,9 @@ class HostSampler:
             self._before[name] = now
             received, receiving = (max(0.0, new - old) for new, old in zip(now, before, strict=True))
             key = f"{HOST}{name}/"
-            steps = self._actors.layout.spec.unroll_length * sum(host.num_envs for host in hosts) / len(actors)
+            steps = (
+                self._actors.policies[0].layout.spec.unroll_length * sum(host.num_envs for host in hosts) / len(actors)
+            )
             found[f"{key}steps_per_second"] = len(unrolls) * steps / seconds
             found[f"{key}waiting"] = waited / (worked + waited) if worked + waited else 0.0
             found[f"{key}megabytes_per_second"] = received / 1e6 / seconds

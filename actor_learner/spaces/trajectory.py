@@ -84,6 +84,10 @@ class Trajectory(NamedTuple):
         }
         return self._replace(**copies)
 
+    def at_updates(self, ahead: int) -> Trajectory:
+        """Return the batch with versions that count a learner's updates, which are `ahead` of the pool's versions."""
+        return self._replace(policy_version=self.policy_version + ahead)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write every field to an .npz file, atomically, for `load_trajectory`.
 
@@ -95,6 +99,19 @@ class Trajectory(NamedTuple):
         fields = {name: _flatten_field(name, value, arrays) for name, value in self._asdict().items()}
         arrays[_STRUCTURE] = np.array(json.dumps(stamped({"fields": fields}, _FORMAT)))
         write_atomically(Path(path), lambda file: write_arrays(file, arrays))
+
+
+class Trajectories(dict[str, Trajectory]):
+    """The batches of several policies that play the same games, by the policies' names."""
+
+    @property
+    def policy_version(self) -> Array:
+        """The versions of all columns of all policies."""
+        return np.concatenate([trajectory.policy_version for trajectory in self.values()])
+
+    def at_updates(self, ahead: int) -> Trajectories:
+        """Return the batches as `Trajectory.at_updates` does."""
+        return Trajectories({name: trajectory.at_updates(ahead) for name, trajectory in self.items()})
 
 
 def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:

@@ -9,7 +9,7 @@ import pytest
 from gymnasium.spaces import Box, Dict
 
 import actor_learner as al
-from actor_learner.environments.agents import AgentsVectorEnv
+from actor_learner.environments.agents import AgentsVectorEnv, ParallelGames
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
@@ -22,7 +22,7 @@ THOROUGH = pytest.mark.thorough
 
 def played(steps, *games):
     """The transitions, with copies of what the next step overwrites."""
-    environments = Environments(AgentsVectorEnv(games, "game"))
+    environments = Environments(AgentsVectorEnv(ParallelGames(games, "game")))
     first = environments.reset(7)[0].copy()
     rows = environments.num_envs
     transitions = []
@@ -83,7 +83,7 @@ def test_games_end_at_different_times_and_get_seeds_of_their_own():
 
 
 def test_masks_in_infos_are_those_of_the_agents():
-    environments = Environments(AgentsVectorEnv([LastStanding(masks=True)], "game"))
+    environments = Environments(AgentsVectorEnv(ParallelGames([LastStanding(masks=True)], "game")))
     environments.reset(0)
     for allowed in (0, 1, 0, 1, 0, 0, 1):
         assert environments.action_mask[2].tolist() == [True, True, bool(allowed)]
@@ -127,7 +127,7 @@ class NothingForTheDead(LastStanding):
 
 @pytest.mark.parametrize("in_observation", [False, True])
 def test_the_dead_and_those_who_have_not_joined_need_no_legal_action(in_observation):
-    environments = Environments(AgentsVectorEnv([NothingForTheDead(in_observation)], "game"))
+    environments = Environments(AgentsVectorEnv(ParallelGames([NothingForTheDead(in_observation)], "game")))
     environments.reset(0)
     valid, started = [], []
     for step in range(1, 8):
@@ -153,7 +153,7 @@ def test_a_vector_environment_of_anything_else_is_one_clear_line():
 
 
 def at_most_what_is_asked_for(num_envs):
-    return AgentsVectorEnv([LastStanding() for _ in range(num_envs // 3)], "game")
+    return AgentsVectorEnv(ParallelGames([LastStanding() for _ in range(num_envs // 3)], "game"))
 
 
 def multiples_of_three(num_envs):
@@ -226,7 +226,7 @@ class TestSuperSuit:
             single = supersuit.pettingzoo_env_to_vec_env_v1(wrapper(game()))
             return supersuit.concat_vec_envs_v1(single, num_envs // 3)
 
-        plain = self.transitions(AgentsVectorEnv([game(), game()], "game"))
+        plain = self.transitions(AgentsVectorEnv(ParallelGames([game(), game()], "game")))
         for wrapper in (lambda made: made, supersuit.black_death_v3):
             assert self.transitions(resolve_env(make, {"wrapper": wrapper}).make(6)) == plain
 

@@ -66,7 +66,7 @@ from tests.faults.failing_envs import ForkingEnv
 
 factory = resolve_env(functools.partial(ForkingEnv, "return", sys.argv[1]))
 (startup,) = make_startups([1], PoolSettings())
-environments, _ = make_environments(factory, startup)
+environments = make_environments(factory, startup)
 rewards = [environments.step(np.zeros(1, np.int64)).reward[0] for _ in range(32)]
 print("rewards:", np.unique(rewards), flush=True)
 """

@@ -29,7 +29,7 @@ from actor_learner.actors.group import TAKEOVER, ActorError, HostStatus, Plan, R
 from actor_learner.actors.processes.child import LogFile
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.processes.restarts import REQUESTED
-from actor_learner.actors.transport.batches import Block
+from actor_learner.actors.transport.batches import AnyBlock
 from actor_learner.actors.transport.messages import Assignment, Done
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, encode
@@ -204,7 +204,7 @@ class ClusterActors(ArenaActors):
         with self._condition:
             if self._closing or (assignment := self._assignment(link, frame)) is None:
                 return
-            block = self._memory.blocks[assignment.block]
+            (block,) = self._memory.blocks[assignment.block].parts
             link.writing.acquire()  # until then the columns are assigned to no other host
         try:
             self._codec.decode(content, block, assignment.start, assignment.stop)
@@ -293,9 +293,9 @@ class ClusterActors(ArenaActors):
         late = [share.label for share in self._shares.all if share.link is None]
         return f"No host was ready in time for {', '.join(late)}." if late else "Ray named no machines in time."
 
-    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
+    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[AnyBlock]:
         self._memory.allocate(plan)
-        self._exported, self._codec = plan.exported, ColumnCodec(plan.layout)
+        self._exported, self._codec = plan.one_policy, ColumnCodec(plan.one_layout)
         self._max_bytes = self._codec.max_bytes(max(plan.env_counts))  # of an actor's columns
         if self._local is not None:
             self._local.begin(plan, schedule)

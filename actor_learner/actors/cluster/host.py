@@ -24,7 +24,6 @@ from actor_learner.actors.cluster.codec import ColumnCodec
 from actor_learner.actors.cluster.wire import BEAT_SECONDS, Buffer, Connection, Frame, Kind, unpack
 from actor_learner.actors.group import ActorError, Plan, Schedule
 from actor_learner.actors.processes.group import ProcessActors
-from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Done
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import decode
@@ -140,8 +139,8 @@ class NodeHost:
         self._exported = ExportedPolicy.from_contents(unpack(content))
         env_counts = [self._counts.get(actor, 0) for actor in range(max(self._counts) + 1)]
         plan = Plan.of(self._start.settings, self._spaces, self._exported, env_counts)
-        self._codec = ColumnCodec(plan.layout)
-        self._blocks: Sequence[Block] = self._group.begin(plan, cast(Schedule, _Outbox(self._outbox)))
+        self._codec = ColumnCodec(plan.one_layout)
+        self._blocks = [block.parts[0] for block in self._group.begin(plan, cast(Schedule, _Outbox(self._outbox)))]
 
     # What the learner gets
 
@@ -183,7 +182,7 @@ class NodeHost:
         while self._spaces is None:
             self._send_lines(connection)
             try:
-                self._spaces = self._group.spaces(BEAT_SECONDS)
+                self._spaces = cast(Spaces, self._group.spaces(BEAT_SECONDS))
             except TimeoutError as error:
                 if time.monotonic() > deadline:
                     _send_error(connection, error)

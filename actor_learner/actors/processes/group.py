@@ -24,12 +24,13 @@ from actor_learner.actors.processes.heartbeats import Heartbeats
 from actor_learner.actors.processes.restarts import REQUESTED, ActorEnd, RestartPolicy
 from actor_learner.actors.processes.supervisor import Supervisor
 from actor_learner.actors.transport.arena_memory import ArenaMemory
-from actor_learner.actors.transport.batches import Block
+from actor_learner.actors.transport.batches import AnyBlock
 from actor_learner.actors.transport.messages import Assignment, Done, Message
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import encode
 from actor_learner.environments.errors import EnvError
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.teams import TeamSpaces, spaces_from_json
 from actor_learner.system.child import NO_GPU, ONE_THREAD
 from actor_learner.system.machine import available_cores
 
@@ -166,16 +167,16 @@ class ProcessActors(ArenaActors):
 
     # Called by the pool.
 
-    def spaces(self, seconds: float) -> Spaces:
+    def spaces(self, seconds: float) -> Spaces | TeamSpaces:
         if not self._wait(self._all_ready, seconds):
             late = [actor for actor in self._startups if actor not in self._ready]
             raise late_error(late, "made and reset the environments", "start_timeout", seconds)
-        return Spaces.from_json(self._spaces)
+        return spaces_from_json(self._spaces)
 
     def _all_ready(self) -> bool:
         return len(self._ready) == len(self._startups)
 
-    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
+    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[AnyBlock]:
         if self._owns_memory:
             self._memory.allocate(plan)
         if plan.step is not None:

@@ -20,9 +20,9 @@ from actor_learner.actors.transport.step_rows import RemoteStep, StepRows
 from actor_learner.environments.calls import CallError, decode
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import ApiError, EnvError, describe_error, text_of
+from actor_learner.environments.teams import TeamEnvironments
 from actor_learner.system.aborts import show_stacks
 from actor_learner.system.machine import lower_priority
-from actor_learner.system.types import Leaves
 
 _MAX_TRACEBACK_CHARS = 64 * 1024
 _PARENT_CHECK_SECONDS = 5.0
@@ -48,9 +48,9 @@ def main(*descriptors: str) -> None:
         seed = startup.env_seed()
         random.seed(seed)  # for environments that draw from the generators of the process
         np.random.seed(seed)  # noqa: NPY002
-        environments, observation = make_environments(pickle.loads(factory), startup)
+        environments = make_environments(pickle.loads(factory), startup)
         starting = False
-        _serve(channel, Arena(arena), startup, environments, observation)
+        _serve(channel, Arena(arena), startup, environments)
         environments.close()
     except _PoolGoneError:
         sys.exit(0)
@@ -61,7 +61,7 @@ def main(*descriptors: str) -> None:
         gc.unfreeze()  # or frozen cycles outlive the interpreter, and ale-py reports them as leaks
 
 
-def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Environments, observation: Leaves) -> None:
+def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Environments | TeamEnvironments) -> None:
     """Send READY, and fill columns until the pool sends CLOSE."""
     inbox = _Inbox(channel)
     channel.send(Message.READY, environments.spaces.to_json())
@@ -74,8 +74,7 @@ def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Envir
     if parts.steps:
         rows = StepRows(**parts.steps).part(startup.first_env, startup.first_env + startup.num_envs)
         step_graph = RemoteStep(rows, inbox.await_action)
-    policy = startup.make_policy(pickle.loads(parts.policy), step_graph)
-    actor = Actor(startup, environments, observation, policy, parts)
+    actor = Actor(startup, environments, startup.make_policies(pickle.loads(parts.policy), step_graph), parts)
     gc.collect()
     gc.freeze()  # all objects so far stay; the collector needn't look at them again
     has_low_priority = False

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from actor_learner.actors.group import Plan
-from actor_learner.actors.transport.batches import ArenaPlan, Block
+from actor_learner.actors.transport.batches import AnyBlock, ArenaPlan
 from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.actors.transport.step_rows import StepRows
@@ -25,7 +25,7 @@ class ArenaMemory:
     """An arena, and the assignments that actors haven't finished. Until `allocate` it is empty, without attributes."""
 
     plan: ArenaPlan
-    blocks: list[Block]
+    blocks: list[AnyBlock]
     step_rows: StepRows | None = None  # where the learner's device acts
     weights: WeightSlots
     opponents: tuple[Opponent, ...] = ()  # of the columns that are assigned from now on
@@ -48,7 +48,7 @@ class ArenaMemory:
             weights_size=plan.exported.weights.size,
             policy_size=policy.size,
             num_opponents=plan.num_opponents,
-            steps=StepRows.fields(plan.exported, sum(plan.env_counts)) if plan.step is not None else {},
+            steps=StepRows.fields(plan.one_policy, sum(plan.env_counts)) if plan.step is not None else {},
         )
         self.arena.reserve(places.size)
         parts = places.parts(self.arena)

@@ -38,6 +38,15 @@ class BlockLayout:
         episode_fields = [EPISODE_RETURN, EPISODE_LENGTH, *(_EPISODE_INFO + key for key in info_keys)]
         return cls(spec, tuple(info_keys), *_place(spec.fields() | dict.fromkeys(episode_fields, (shape, number))))
 
+    @property
+    def parts(self) -> tuple[BlockLayout, ...]:
+        """The layouts of each policy: there is one."""
+        return (self,)
+
+    def block(self, arena: Arena, offset: int) -> Block:
+        """Return a block on the bytes of an arena from `offset` on."""
+        return Block.in_arena(self, arena, offset)
+
 
 @dataclass(frozen=True)
 class ActorColumns:
@@ -106,6 +115,11 @@ class Block:
         fields = layout.fields.items()
         return cls(layout, {name: arena.array(offset + start, shape, dtype) for name, (start, shape, dtype) in fields})
 
+    @property
+    def parts(self) -> tuple[Block, ...]:
+        """The blocks of each policy: there is one."""
+        return (self,)
+
     def field_columns(self, name: str, start: int, stop: int) -> Array:
         """Return a view on the columns `[start, stop)` of one field."""
         array = self.arrays[name]
@@ -155,6 +169,49 @@ class Block:
         return episodes
 
 
+@dataclass(frozen=True)
+class TeamLayout:
+    """The blocks of several policies side by side: a policy with `share` of the agents has that share of the columns.
+
+    shares: of each policy, in agents of a game.
+    """
+
+    parts: tuple[BlockLayout, ...]
+    shares: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the blocks together."""
+        return sum(part.size for part in self.parts)
+
+    def block(self, arena: Arena, offset: int) -> TeamBlock:
+        """Return the blocks on the bytes of an arena from `offset` on."""
+        offsets = itertools.accumulate((part.size for part in self.parts), initial=offset)
+        blocks = (part.block(arena, place) for part, place in zip(self.parts, offsets, strict=False))
+        return TeamBlock(self, tuple(blocks))
+
+
+class TeamBlock:
+    """The blocks of one batch, one for each policy."""
+
+    def __init__(self, layout: TeamLayout, parts: tuple[Block, ...]) -> None:
+        self.layout, self.parts = layout, parts
+
+    def erase(self, start: int, stop: int) -> None:
+        """Mark every row of the columns `[start, stop)`, counted over all policies, as unwritten."""
+        for part, share in zip(self.parts, self.layout.shares, strict=True):
+            part.erase(*share_of(share, sum(self.layout.shares), start, stop))
+
+
+def share_of(share: int, of: int, *columns: int) -> tuple[int, ...]:
+    """Return a policy's numbers for numbers of columns of all policies, which have whole games."""
+    return tuple(column * share // of for column in columns)
+
+
+AnyLayout = BlockLayout | TeamLayout
+AnyBlock = Block | TeamBlock
+
+
 class ArenaParts(NamedTuple):
     """The arrays in an arena, without a copy. `unroll` says what an actor does with the first two."""
 
@@ -164,14 +221,14 @@ class ArenaParts(NamedTuple):
     slots: Array  # `[num_slots, weights_size]` float32
     opponents: Array  # `[num_opponents, weights_size]` float32, frozen versions of the weights
     steps: dict[str, Array]  # by which actors have the learner's device act, by their names; see `StepRows`
-    blocks: list[Block]
+    blocks: list[AnyBlock]
 
 
 @dataclass(frozen=True)
 class ArenaPlan:
     """The places in an arena: of the stop words, the heartbeats, the policy, the weight slots and the blocks."""
 
-    layout: BlockLayout
+    layout: AnyLayout
     num_blocks: int
     places: Places
     size: int  # bytes of the arena
@@ -179,7 +236,7 @@ class ArenaPlan:
     @classmethod
     def of(
         cls,
-        layout: BlockLayout,
+        layout: AnyLayout,
         *,
         num_actors: int,
         num_blocks: int,
@@ -211,7 +268,7 @@ class ArenaPlan:
         arrays = {name: arena.array(*place) for name, place in self.places.items()}
         steps = {name.removeprefix(_STEPS): arrays.pop(name) for name in self.places if name.startswith(_STEPS)}
         offsets = range(self.size - self.num_blocks * self.layout.size, self.size, self.layout.size)
-        blocks = [Block.in_arena(self.layout, arena, offset) for offset in offsets]
+        blocks = [self.layout.block(arena, offset) for offset in offsets]
         return ArenaParts(**arrays, steps=steps, blocks=blocks)
 
 

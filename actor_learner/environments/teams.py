@@ -1,0 +1,136 @@
+"""Games that several policies play: which of them plays which agent, and the environments of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from actor_learner.environments.agents import AgentsVectorEnv, ParallelGames
+from actor_learner.environments.autoreset import AnyVectorEnv
+from actor_learner.environments.calls import Call
+from actor_learner.environments.environments import Environments
+from actor_learner.environments.errors import EnvError, describe_error
+from actor_learner.environments.games import Agent
+from actor_learner.spaces.teams import TeamSpaces
+
+
+@dataclass(frozen=True)
+class PolicyOf:
+    """Which policy plays which agent of a game.
+
+    names: of the policies. rule: {pattern of agents' names: policy}, of which the first that matches counts, or a
+    callable agent -> policy.
+    """
+
+    names: tuple[str, ...]
+    rule: Mapping[str, str] | Callable[[Agent], str]
+
+    def groups(self, agents: Sequence[Agent]) -> dict[str, list[Agent]]:
+        """Return the agents of each policy.
+
+        Raises EnvError for an agent without a policy, a policy that doesn't exist, and one without agents.
+        """
+        groups: dict[str, list[Agent]] = {name: [] for name in self.names}
+        for agent in agents:
+            groups[self._policy(agent)].append(agent)
+        if idle := [name for name, group in groups.items() if not group]:
+            text = f"`policy_of` must give each policy an agent, of {list(agents)}"
+            raise EnvError(f"{text}. Received: none for policy {idle[0]!r}")
+        return groups
+
+    def _policy(self, agent: Agent) -> str:
+        if isinstance(self.rule, Mapping):
+            found = next((name for pattern, name in self.rule.items() if fnmatchcase(str(agent), pattern)), None)
+            if found is None:
+                text = f"`policy_of` must match every agent; '*' matches the others. It has {list(self.rule)}"
+                raise EnvError(f"{text}. Received: agent={agent!r}")
+        else:
+            found = self._called(self.rule, agent)
+            if found != (again := self._called(self.rule, agent)):
+                text = "`policy_of` must give the same policy for an agent each time"
+                raise EnvError(f"{text}. Received: {found!r}, then {again!r} for {agent!r}")
+        if found not in self.names:
+            raise EnvError(f"`policy_of` must name one of `policies`, {list(self.names)}. Received: {found!r}")
+        return found
+
+    @staticmethod
+    def _called(rule: Callable[[Agent], str], agent: Agent) -> str:
+        try:
+            return rule(agent)
+        except Exception as error:
+            raise EnvError(f"`policy_of` raised {describe_error(error)}. Received: agent={agent!r}") from error
+
+
+class TeamGames(AnyVectorEnv):
+    """Parallel games that several policies play: `members` has a vector environment for each of them.
+
+    Raises EnvError for agents of one policy that differ in their spaces.
+    """
+
+    def __init__(self, games: ParallelGames, policy_of: PolicyOf) -> None:
+        self._games = games
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        groups = policy_of.groups(games.agents[0])
+        if strange := [agents for agents in games.agents if agents != games.agents[0]]:
+            text = f"With `policies`, every game of `{games.name}` must have the same agents"
+            raise EnvError(f"{text}. Received: {games.agents[0]}, {strange[0]}")
+        self.members = {name: AgentsVectorEnv(games, agents) for name, agents in groups.items()}
+        self.shares = {name: len(agents) for name, agents in groups.items()}
+        self.num_envs = sum(member.num_envs for member in self.members.values())
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self._games.close()
+
+
+class TeamEnvironments:
+    """The environments of several policies, which step together.
+
+    parts: those of each policy, in the order of `names`.
+    """
+
+    def __init__(self, vector_env: TeamGames, name: str, **options: Any) -> None:
+        self.vector_env, self.num_envs, self.name = vector_env, vector_env.num_envs, name
+        self.names = tuple(vector_env.members)
+        self.parts = tuple(
+            Environments(member, name=f"{name} ({policy})", **options) for policy, member in vector_env.members.items()
+        )
+
+    @property
+    def spaces(self) -> TeamSpaces:
+        """The spaces of each policy, and how many agents of a game it plays."""
+        return TeamSpaces(
+            {name: part.spaces for name, part in zip(self.names, self.parts, strict=True)}, self.vector_env.shares
+        )
+
+    def reset(self, seed: int | None = None) -> None:
+        """Reset all games."""
+        for part in self.parts:
+            part.reset(seed)
+
+    def offer(self, actions: Sequence[Any]) -> None:
+        """Give the actions of all policies, before each of them steps its own part."""
+        for member, action in zip(self.vector_env.members.values(), actions, strict=True):
+            member.offer(action)
+
+    def call(self, call: Call) -> None:
+        """Refuse to call a method: games have no environments whose methods could be called."""
+        self.parts[0].call(call)
+
+    def check_call(self, call: Call) -> None:
+        """Raise CallError, an EnvError, as `call` does."""
+        self.parts[0].check_call(call)
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.close()
+
+
+def environments_of(vector_env: AnyVectorEnv, name: str, **options: Any) -> Environments | TeamEnvironments:
+    """Return the environments of a factory's vector environment. options: as for `Environments`."""
+    if isinstance(vector_env, TeamGames):
+        return TeamEnvironments(vector_env, name, **options)
+    return Environments(vector_env, name=name, **options)
