@@ -67,7 +67,7 @@ def charts(rows: Sequence[dict[str, Any]]) -> Charts:
 
 
 def _group(metric: str) -> str:
-    if metric.startswith((*_FIRST, "episode/", "evaluation/", "league/")):
+    if metric.startswith(("episode/", "evaluation/", "league/")) or metric.endswith(_FIRST):  # of a policy, too
         return "returns"
     if metric.startswith(("memory/", "cpu/")):
         return "processes"

@@ -121,6 +121,7 @@ def read_curves(
     """
     _check(run_dirs, metrics, x, band, smoothing)
     runs = _read_runs(run_dirs, metrics, x)
+    metrics = _of_policies(metrics, runs)
     keys = [_key(name, runs) for name in group_by] or ["algorithm.name"]
     curves = []
     for env in dict.fromkeys(run.env for run in runs):
@@ -129,6 +130,15 @@ def read_curves(
         for metric in metrics:
             curves += [_curve(name, group, metric, x, BANDS[band], smoothing) for name, group in groups.items()]
     return curves
+
+
+def _of_policies(metrics: Sequence[str], runs: Sequence[_Run]) -> list[str]:
+    """Return the metrics with each policy's return in place of "episode_return", where several play in all runs."""
+    policies = [dict.fromkeys(key.split(".")[1] for key in run.config if key.startswith("policies.")) for run in runs]
+    if any(names != policies[0] for names in policies) or not policies[0]:
+        return list(metrics)
+    returns = [f"{name}/episode_return" for name in policies[0]]
+    return [name for metric in metrics for name in (returns if metric == "episode_return" else [metric])]
 
 
 def smoothing_window(values: Array, part: float) -> int:
