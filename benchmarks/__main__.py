@@ -20,6 +20,7 @@ TOPICS = {
     "peers": "benchmarks.peers.compare",
     "learning": "benchmarks.learning.table",
     "games": "benchmarks.games.games",
+    "tag": "benchmarks.games.tag",
     "recurrent": "benchmarks.recurrent.compare",
     "replay": "benchmarks.replay.compare",
     "resources": "benchmarks.replay.resources",

@@ -69,14 +69,21 @@ class Startup:
         return Policy(exported, self.action_seeds(), **streams, step_graph=step_graph)
 
     def make_policies(
-        self, exported: ExportedPolicy | ExportedTeam, step_graph: LoadedGraph | None = None
+        self,
+        exported: ExportedPolicy | ExportedTeam,
+        environments: Environments | TeamEnvironments,
+        step_graph: LoadedGraph | None = None,
     ) -> list[Policy]:
-        """Return the policies of all agents: one, or one for each policy, with random streams of its own."""
+        """Return the policies of the environments: one, or one for each part, with random streams of its own."""
         if isinstance(exported, ExportedPolicy):
             return [self.make_policy(exported, step_graph)]
-        return [
-            dataclasses.replace(self, role=role).make_policy(part) for role, part in enumerate(exported.parts.values())
-        ]
+        parts = zip(exported.parts.values(), environments.parts, strict=True)
+        return [self._of_role(role, part.num_envs).make_policy(policy) for role, (policy, part) in enumerate(parts)]
+
+    def _of_role(self, role: int, num_envs: int) -> Startup:
+        """Return the description of one of several policies, which has so many of the actor's rows."""
+        first_env, all_envs = share_of(num_envs, self.num_envs, self.first_env, self.all_envs)
+        return dataclasses.replace(self, role=role, num_envs=num_envs, first_env=first_env, all_envs=all_envs)
 
     def action_seeds(self) -> np.random.SeedSequence:
         """Return the seeds of the actions' noise."""

@@ -55,7 +55,7 @@ class LocalActors(ActorGroup):
         if plan.step is not None and memory.step_rows is not None:
             self._step = SharedStep(plan.step, memory, plan.env_counts)
             step_graph = RemoteStep(memory.step_rows, self._act)
-        policies = self._startup.make_policies(plan.exported, step_graph)
+        policies = self._startup.make_policies(plan.exported, self._environments, step_graph)
         self._actor = Actor(self._startup, self._environments, policies, memory.plan.parts(memory.arena))
         return memory.blocks
 

@@ -45,6 +45,8 @@ class Evaluate(Callback):
         ImportError: when training begins: a video needs moviepy.
     """
 
+    OF_ONE_POLICY = True
+
     def __init__(
         self,
         every_steps: int,

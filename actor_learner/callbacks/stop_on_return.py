@@ -32,7 +32,9 @@ class StopOnReturn(Callback):
         self._finished = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        self._finished += len(self.actors.episodes["return"])
+        found = self.actors.episodes
+        of_policies = [found] if "return" in found else list(found.values())
+        self._finished += min(len(episodes["return"]) for episodes in of_policies)
         value = (logs or {}).get(self.monitor)
         if value is None or value < self.threshold:
             return

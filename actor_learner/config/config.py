@@ -307,6 +307,9 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         elif self.init_from is not None:
             fields.setdefault("init_from", None)
         shared: dict[str, Any] = {key: getattr(self, key) for key in ("unroll_length", "max_policy_lag")}
+        if fields.get("init_from", fields.get("network")) is not None:  # which brings a network
+            given = self.network_fields()
+            shared |= {field.name: field.default for field in dataclasses.fields(self) if field.name in given}
         shared |= {"policies": None, "policy_of": None, "callbacks": (), "seed": (self.seed + place) % 2**32}
         return self.replace(**shared, **fields, algorithm=algorithm)
 

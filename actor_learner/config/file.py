@@ -48,7 +48,7 @@ _CODE_FIELDS = (
     "callbacks",
     "policies",
 )  # whose values may name code
-_JSON_FIELDS = ("env_kwargs", "wrapper_kwargs")  # which may also be given as JSON, as by their flags
+_JSON_FIELDS = ("env_kwargs", "wrapper_kwargs", "policies")  # which may also be given as JSON, as by their flags
 
 
 @dataclass(frozen=True)

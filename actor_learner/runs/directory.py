@@ -109,13 +109,14 @@ def check_run_dir(config: TrainConfig) -> None:
     Raises ValueError if `run_dir` holds a run that may not be overwritten or can't be written, if `init_from` holds no
     network, or `init_buffer` names no buffer.
     """
-    if config.init_from is not None:
-        folder = local_path(config.init_from)
+    for source in (each.init_from for each in config.of_policies.values() or [config]):
+        if source is None:
+            continue
         try:
-            network_file(folder)
+            network_file(local_path(source))
         except ValueError as error:
             expected = "a directory with a trained network (network.keras)"
-            raise refusal("init_from", expected, str(config.init_from)) from error
+            raise refusal("init_from", expected, str(source)) from error
     if minari_datasets.is_name(config.init_buffer):
         minari_datasets.find_dataset(str(config.init_buffer), "init_buffer")
     elif config.init_buffer is not None and not has_buffer(config.init_buffer):

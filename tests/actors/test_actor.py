@@ -214,7 +214,7 @@ def test_times_are_parts_of_the_whole(block, policy):
 def make_actor(exported, plan, arena, seed=0, actor=0):
     startup = Startup(ENVS, ("is_success",), None, seed, actor, actor * ENVS)
     environments = make_environments(resolve_env(CountingEnv), startup)
-    return Actor(startup, environments, startup.make_policies(exported), plan.parts(arena))
+    return Actor(startup, environments, startup.make_policies(exported, environments), plan.parts(arena))
 
 
 def assign(slots, batch=0, block=0):

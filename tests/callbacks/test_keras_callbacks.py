@@ -101,7 +101,7 @@ class Watch(al.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.calls.append(f"end {batch}")
         self.batches.append(trainable(self.model))
-        self.acted.append(self.actors._group._actor._policy._weights.copy())
+        self.acted.append(self.actors._group._actor._roles[0].policy._weights.copy())
 
     def on_epoch_end(self, epoch, logs=None):
         self.calls.append(f"over {epoch}")

@@ -74,7 +74,8 @@ def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Envir
     if parts.steps:
         rows = StepRows(**parts.steps).part(startup.first_env, startup.first_env + startup.num_envs)
         step_graph = RemoteStep(rows, inbox.await_action)
-    actor = Actor(startup, environments, startup.make_policies(pickle.loads(parts.policy), step_graph), parts)
+    policies = startup.make_policies(pickle.loads(parts.policy), environments, step_graph)
+    actor = Actor(startup, environments, policies, parts)
     gc.collect()
     gc.freeze()  # all objects so far stay; the collector needn't look at them again
     has_low_priority = False
