@@ -199,7 +199,7 @@ def _make_network(
         if described and not config.quiet:
             print(described)
         config.algorithm.check_action_space(structure.action_structure(action_space))
-        options |= config.algorithm.network_options(action_space)
+        options |= {"value_only": config.value_only, **config.algorithm.network_options(action_space)}
         with building_in(config.precision):
             network = default_network(observation_space, action_space, **options, seed=config.seed)
         return _beginning(config, network)
@@ -451,11 +451,11 @@ def _export_policy(policy: PoolPolicy) -> ExportedPolicy:
     """
     from actor_learner.policy.export.exporting import export_policy
 
-    exported, network = policy.exported, policy.network
+    exported, network = policy.exported, policy.policy_network
     resizable = exported.step_graph.resizable and exported.value_graph.resizable
     if resizable and exported.masked == (exported.spaces().masks.size > 0) and exported.fits(network):
         return dataclasses.replace(exported, batch_size=1)
-    return export_policy(network, policy.action_space, 1, policy.observation_space, masked=True)
+    return export_policy(network, policy.action_space, 1, policy.policy_space, masked=True)
 
 
 def save_result(
@@ -467,9 +467,9 @@ def save_result(
     """
     for policy in actors.policies:
         name = policy.name if config.policies is not None else ""
-        folder, network = policy_folder(run.path, name), policy.network
+        folder, network = policy_folder(run.path, name), policy.policy_network
         folder.mkdir(parents=True, exist_ok=True)
-        save_network(network, folder)
+        save_network(policy.network, folder)
         of_actors = None if exported is None else exported[policy.name]
         if of_actors is None or not of_actors.fits(network):
             of_actors = _export_policy(policy)
@@ -495,7 +495,7 @@ def finished_network(config: TrainConfig, run: RunDirectory) -> Any:
 
 
 def _finished_network(config: TrainConfig, folder: Path) -> keras.Model:
-    if config.network is None:
+    if config.network is None or config.centralized_value:  # whose policy has another space
         return load_network(folder)
     policy = load_policy(folder)
     return make_network(config, folder, policy.observation_space, policy.action_space)

@@ -39,6 +39,7 @@ from actor_learner.environments.teams import PolicyOf
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.teams import ExportedTeam
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import OWN_KEY
 from actor_learner.spaces.teams import TeamSpaces
 from actor_learner.spaces.trajectory import Trajectories, Trajectory, map_leaves, nest
 from actor_learner.system.keras_import import import_keras
@@ -66,6 +67,9 @@ class PoolPolicy:
         share: Its part of a game's agents.
         exported: The policy that the actors got, with the first weights.
         layout: The fields of its batches.
+        policy_network: The network that is saved as the policy: with `centralized_value` that part of `network` which
+            takes an agent's own observation, of `policy_space`.
+        policy_space: The space of its observations.
     """
 
     name: str
@@ -74,6 +78,8 @@ class PoolPolicy:
     share: float
     exported: ExportedPolicy
     layout: BlockLayout
+    policy_network: keras.Model
+    policy_space: Any
 
     @property
     def observation_space(self) -> Any:
@@ -112,8 +118,8 @@ class ActorPool:
     `valid=False`. An environment may be in a batch twice, or not at all: see `env_index`.
 
     With `policies`, several policies play the same games. `collect` then returns a dict with a trajectory for each,
-    `publish` takes a dict of weights, and `network`, the spaces, `uses_masks`, `episodes`, `exported` and `layout` are
-    dicts by the policies' names.
+    `publish` takes a dict of weights, and `network`, the spaces, `uses_masks`, `episodes`, `exported`, `layout`,
+    `policy_network` and `policy_space` are dicts by the policies' names.
 
     Use it from one thread; only `close` and `upcoming` may be called from another.
 
@@ -122,6 +128,9 @@ class ActorPool:
         network: The Keras network, as built.
         observation_space: The observation space of one environment.
         action_space: The action space of one environment.
+        policy_network: The network that is saved as a policy: with `centralized_value` that part of `network` which
+            takes an agent's own observation, of `policy_space`.
+        policy_space: The space of its observations.
         uses_masks: True where the environments report which actions are allowed.
         env_name: Id of the environment, or the callable's name.
         episodes: Episodes that ended in the last batch: "return", "length" and those of `info_keys` that
@@ -156,6 +165,7 @@ class ActorPool:
         autoreset_mode: str | None = None,
         envs_see_gpu: bool = False,
         self_play: SelfPlay | Mapping[str, Any] | bool | None = None,
+        centralized_value: bool = False,
         policies: Mapping[str, Any] | Sequence[str] | None = None,
         policy_of: Mapping[str, str] | Callable[[Any], str] | None = None,
         logs_dir: str | Path | None = None,
@@ -197,6 +207,8 @@ class ActorPool:
                 CUDA_VISIBLE_DEVICES and JAX_PLATFORMS, because libraries keep a part of its memory in each process.
             self_play: `SelfPlay(...)`, for games of several agents: the learner has one seat of each game, and its
                 rows are its decisions. `set_opponents` says which frozen versions play the other seats.
+            centralized_value: For Parallel games of several agents: observations are {"observation": the agent's own,
+                "agent": its number, "state": the game's `state()`}, of which the last two are for the value alone.
             policies: The names of several policies that play the agents of Parallel games, or a dict by name.
             policy_of: {pattern of agents' names: policy}, the first match counts, or a callable agent -> policy.
             logs_dir: Folder for `actor-N.log`, the output of each actor.
@@ -243,6 +255,7 @@ class ActorPool:
         if settings.policies is not None:
             rule = rule_of(settings.policies, settings.policy_of)
             factory = dataclasses.replace(factory, policy_of=PolicyOf(tuple(settings.policies), rule))
+        factory = dataclasses.replace(factory, with_state=settings.centralized_value)
         self.env_name = factory.name
         self._group = group if group is not None else self._make_group(factory, logs_dir)
         self._process = os.getpid()
@@ -278,6 +291,7 @@ class ActorPool:
             name: _build_network(networks[name], part, settings, backend, settings.seed + number)
             for number, (name, part) in enumerate(parts.items())
         }
+        own = {name: _policy_part(networks[name], part, settings) for name, part in parts.items()}
         exported: dict[str, ExportedPolicy] = {}
         step = None
         with backend.device(backend.resolve_device(settings.device)):
@@ -294,7 +308,7 @@ class ActorPool:
         plan = Plan.of(settings, spaces, of_plan, counts, step)
         self._exported = of_plan
         self.policies = tuple(
-            PoolPolicy(name, networks[name], part, shares[name] / of_game, exported[name], layout)
+            PoolPolicy(name, networks[name], part, shares[name] / of_game, exported[name], layout, *own[name])
             for (name, part), layout in zip(parts.items(), plan.layout.parts, strict=True)
         )
         lag = settings.max_policy_lag
@@ -326,6 +340,8 @@ class ActorPool:
     uses_masks = property(lambda self: self._attribute("uses_masks"))
     exported = property(lambda self: self._attribute("exported"))
     layout = property(lambda self: self._attribute("layout"))
+    policy_network = property(lambda self: self._attribute("policy_network"))
+    policy_space = property(lambda self: self._attribute("policy_space"))
 
     @property
     def version(self) -> int:
@@ -619,9 +635,19 @@ def _build_network(network: Any, spaces: Spaces, settings: PoolSettings, backend
             network = network(spaces.observation_space, spaces.action_space)
     with backend.device(backend.resolve_device(settings.device)):
         if network is None:
-            network = default_network(spaces.observation_space, spaces.action_space, seed=seed)
+            options: dict[str, Any] = {"value_only": settings.value_only, "seed": seed}
+            network = default_network(spaces.observation_space, spaces.action_space, **options)
         check_network(network, spaces)
     return network
+
+
+def _policy_part(network: keras.Model, spaces: Spaces, settings: PoolSettings) -> tuple[keras.Model, Any]:
+    """Return the part of a network that acts without the leaves for the value alone, and the space that it takes."""
+    if not settings.centralized_value:
+        return network, spaces.observation_space
+    from actor_learner.networks.contract import policy_part
+
+    return policy_part(network), spaces.observation_space[OWN_KEY]
 
 
 def _taken(episodes: dict[str, Array], kept: Sequence[str]) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -169,7 +170,7 @@ def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Sa
 def _part_processes(system: System) -> PartProcesses:
     config, actors = system.config, system.actors
     startups = make_startups(config.env_counts, config)
-    factory = resolve_env(**config.env_arguments)
+    factory = dataclasses.replace(resolve_env(**config.env_arguments), with_state=config.centralized_value)
     return PartProcesses(factory, startups, actors.exported, actors.layout, config.actor_timeout, variables_of(config))
 
 

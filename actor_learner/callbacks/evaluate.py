@@ -96,10 +96,10 @@ class Evaluate(Callback):
             self._recorded()  # raises without the package
             check_recorded(self._factory)
         self._policy = Policy.from_network(
-            self.model,
+            self.actors.policy_network,
             self.actors.action_space,
             batch_size=min(MAX_ENVS, self.episodes),
-            observation_space=self.actors.observation_space,
+            observation_space=self.actors.policy_space,
         )
         masked = self.actors.uses_masks
         self._policy.exported = dataclasses.replace(self._policy.exported, trained_with_masks=masked)
@@ -118,7 +118,7 @@ class Evaluate(Callback):
         metrics: dict[str, float] = {}
         self.callbacks.call("on_test_begin", {})  # SwapEMAWeights puts the averages in, as in `Model.evaluate`
         try:
-            self._policy.set_weights(self.model.get_weights())
+            self._policy.set_weights(self.actors.policy_network.get_weights())
             self.evaluation = self._play(self._factory, self.episodes, min(MAX_ENVS, self.episodes))
             metrics |= {"return_mean": self.evaluation.mean, "return_std": self.evaluation.std}
             if self.video:

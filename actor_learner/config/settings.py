@@ -15,6 +15,7 @@ from actor_learner.config.policies import PolicyConfig, PolicyRule, check_polici
 from actor_learner.config.pool_checks import ACTING, DEVICES, check_address, check_info_keys, env_counts
 from actor_learner.config.references import importable_name
 from actor_learner.config.self_play import RESULT_KEYS, SelfPlay, check_self_play
+from actor_learner.spaces.structure import VALUE_KEYS
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import refusal
 
@@ -143,6 +144,9 @@ class PoolSettings:
         self_play: `SelfPlay(...)`, for games of several agents in PettingZoo's interfaces: the learner has one seat of
             each game, and frozen versions of its policy play the others. At a shell: size=8,every=20,rule=pfsp, or
             nothing for the defaults. None: no self-play.
+        centralized_value: for Parallel games of several agents (PettingZoo's interface): the value sees the game's
+            `state()` and the agent's number beside its observation, as in MAPPO. The policy doesn't, and is saved
+            without the value.
         policies: several policies that play the agents of Parallel games: {name: PolicyConfig(...)}. At a shell: a TOML
             file with a table of settings for each, of which `agents` names the agents that it plays. None: one policy.
         policy_of: which policy plays which agent: {pattern of agents' names: policy}, of which the first match counts,
@@ -189,6 +193,7 @@ class PoolSettings:
     self_play: SelfPlay | None = setting(
         None, "environment", check=check_self_play, metavar="SETTING=VALUE,...", const=""
     )
+    centralized_value: bool = flag(False, "environment")
     policies: Mapping[str, PolicyConfig] | None = setting(
         None, "environment", check=check_policies, metavar="FILE.toml"
     )
@@ -251,6 +256,12 @@ class PoolSettings:
             self._check_policies(self.policies)
         elif self.policy_of is not None:
             raise ValueError("`policy_of` needs `policies`, which it shares out. Received: policies=None")
+        for name in ("self_play", "policies"):
+            if self.centralized_value and getattr(self, name) is not None:
+                raise ValueError(
+                    f"`centralized_value` is for one policy of agents that learn together; leave it out with `{name}`. "
+                    "Received: centralized_value=True"
+                )
         if self.ray_address is None:
             for name in ("actors_per_host", "ray_wait"):
                 if (value := getattr(self, name)) is not None:
@@ -273,6 +284,11 @@ class PoolSettings:
         if self.acting == "device":
             received = "acting='device'"
             raise ValueError(f"`policies` act in the actors; leave out `acting`. Received: {received}")
+
+    @property
+    def value_only(self) -> tuple[str, ...]:
+        """The entries of observations that are for the value alone."""
+        return VALUE_KEYS if self.centralized_value else ()
 
     @property
     def recorded_keys(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Dict, Discrete
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, create_empty_array, iterate
 
@@ -20,8 +21,11 @@ from actor_learner.environments.games import (
     require_known,
     shared_spaces,
     split,
+    state_of,
+    state_space_of,
 )
 from actor_learner.environments.serial import add_masks, merge_numbers
+from actor_learner.spaces.structure import AGENT_KEY, MASK_KEY, OWN_KEY, STATE_KEY, without_mask
 from actor_learner.system.types import Array
 
 ABSENT = "absent"  # key of `infos`: bool `[b]`, True where the row's agent has no part in the next step
@@ -32,12 +36,16 @@ class ParallelGames:
 
     The games step once all of these environments have given their actions.
 
-    name: for messages.
+    name: for messages. with_state: whether observations are {"observation": the agent's own, without a mask, "agent":
+    its number, "state": the game's `state()`}, for a centralized value.
+
+    Raises EnvError with it for games without a state.
     """
 
-    def __init__(self, games: Sequence[Any], name: str) -> None:
+    def __init__(self, games: Sequence[Any], name: str, *, with_state: bool = False) -> None:
         self.games, self.name = list(games), name
         self.agents = [agents_of(game, name) for game in games]
+        self.state_space = state_space_of(games[0], name) if with_state else None
         self._members: list[AgentsVectorEnv] = []
         self._places: list[dict[Agent, tuple[AgentsVectorEnv, int]]] = [{} for _ in games]
 
@@ -106,6 +114,10 @@ class ParallelGames:
         for agent, observation in observations.items():
             member, row = places[agent]
             member.see(row, observation, infos.get(agent, {}))
+        if self.state_space is not None:
+            state = state_of(self.games[number], self.name, self.state_space)
+            for agent_number, (member, row) in enumerate(places.values()):
+                member.see_state(row, agent_number, state)
 
 
 class AgentsVectorEnv(AnyVectorEnv):
@@ -125,6 +137,10 @@ class AgentsVectorEnv(AnyVectorEnv):
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         spaces = shared_spaces(games.games[0], games.name, list(self._rows[0]))
         self.single_observation_space, self.single_action_space = spaces
+        if games.state_space is not None:
+            own: Any = without_mask(self.single_observation_space)
+            for_value = (AGENT_KEY, Discrete(len(games.agents[0]))), (STATE_KEY, games.state_space)
+            self.single_observation_space = Dict([(OWN_KEY, own), *for_value])
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         first = create_empty_array(self.single_observation_space, self.num_envs, np.zeros)
@@ -172,9 +188,17 @@ class AgentsVectorEnv(AnyVectorEnv):
 
     def see(self, row: int, observation: Any, info: Mapping[str, Any]) -> None:
         """Take an agent's newest observation, and its mask if it has one."""
-        self._newest[row], mask = split(observation, info)
+        own, mask = split(observation, info)
         if mask is not None:
             self._masks[row] = mask
+        if self.games.state_space is None:
+            self._newest[row] = own
+        else:
+            self._newest[row][OWN_KEY] = _without_mask(own)
+
+    def see_state(self, row: int, agent_number: int, state: Any) -> None:
+        """Take the state of an agent's game, also of one that is dead."""
+        self._newest[row] |= {AGENT_KEY: agent_number, STATE_KEY: state}
 
     def take(self, row: int, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]) -> None:
         """Take an agent's results of a step, whose observation it has."""
@@ -194,3 +218,9 @@ class AgentsVectorEnv(AnyVectorEnv):
         if self._masks:
             add_masks(infos, self._masks, self.num_envs)
         return infos
+
+
+def _without_mask(observation: Any) -> Any:
+    if isinstance(observation, Mapping) and MASK_KEY in observation:
+        return {key: value for key, value in observation.items() if key != MASK_KEY}
+    return observation

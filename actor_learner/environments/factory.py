@@ -45,6 +45,7 @@ class EnvFactory:
     threads: bool = False  # True if each single environment has a thread
     seats: Seats | None = None  # how a game's seats are taken; None: a policy has all of them
     policy_of: PolicyOf | None = None  # which policy plays which agents; None: there is one policy
+    with_state: bool = False  # True for a centralized value, which sees a Parallel game's state
 
     def make_about(self, num_envs: int, seed: int | None = None) -> AnyVectorEnv:
         """Build a vector environment of about `num_envs` environments: games of several agents have only multiples.
@@ -120,6 +121,7 @@ class EnvFactory:
                 return self._make_of_singles(num_envs, exact=exact)
             vector_env = self._make_native(num_envs, seed)
             self._check_no_seats(vector_env)
+            self._check_no_state(vector_env)
             if type(vector_env).__module__.startswith("supersuit."):
                 vector_env = AgentsVectorEnv(ParallelGames(of_supersuit(vector_env), self.name))
         if not isinstance(vector_env, VectorEnv) or not all(hasattr(vector_env, name) for name in _REQUIRED):
@@ -181,6 +183,7 @@ class EnvFactory:
             if is_game(first):
                 return self._make_of_games(first, num_envs, exact=exact)
             self._check_no_seats(first)
+            self._check_no_state(first)
             vector_env = SerialVectorEnv([self._as_one(first), *(self.make_one() for _ in range(1, num_envs))])
         self._check_new(vector_env.envs)
         return vector_env
@@ -213,12 +216,20 @@ class EnvFactory:
             return SelfPlayVectorEnv(games, self.seats, self.name)
         if self.policy_of is not None:
             return TeamGames(ParallelGames(games, self.name), self.policy_of)
-        return TurnGames(games, self.name) if is_turn_based(first) else AgentsVectorEnv(ParallelGames(games, self.name))
+        if is_turn_based(first):
+            self._check_no_state(first)
+            return TurnGames(games, self.name)
+        return AgentsVectorEnv(ParallelGames(games, self.name, with_state=self.with_state))
 
     def _check_no_seats(self, env: Any) -> None:
         asked = "`self_play` needs" if self.seats is not None else "`policies` need" if self.policy_of else None
         if asked is not None:
             expected = f"{asked} a game of several agents in PettingZoo's interfaces"
+            raise EnvError(f"{expected}. Received: `{self.name}`, a {_kind(env)}")
+
+    def _check_no_state(self, env: Any) -> None:
+        if self.with_state:
+            expected = "`centralized_value` needs a game in PettingZoo's Parallel interface, where all decide at once"
             raise EnvError(f"{expected}. Received: `{self.name}`, a {_kind(env)}")
 
     def _make_for_thread(self) -> Any:

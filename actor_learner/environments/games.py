@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from actor_learner.environments.errors import EnvError, short
@@ -126,6 +126,28 @@ def shared_spaces(game: Any, name: str, agents: Sequence[Agent] | None = None) -
     if isinstance(observation, Dict) and observation.spaces.keys() == _MASKED:
         observation = observation["observation"]
     return observation, action
+
+
+def state_of(game: Any, name: str, space: Space[Any] | None = None) -> Any:
+    """Return the state of a whole game. Raises EnvError without one, and for another shape than the space's."""
+    try:
+        state = game.state()
+    except (AttributeError, NotImplementedError) as error:
+        expected = f"`centralized_value` needs the state of `{name}`, an array that the game's `state()` returns"
+        raise EnvError(f"{expected}. Received: {type(error).__name__}: {error}") from error
+    if space is not None and space.shape is not None and np.shape(state) != space.shape:
+        expected = f"`state()` of `{name}` must always return the shape {space.shape}; pad it"
+        raise EnvError(f"{expected}. Received: shape={np.shape(state)}")
+    return state
+
+
+def state_space_of(game: Any, name: str) -> Space[Any]:
+    """Return a game's `state_space`, or else a space of its first state, for which the game is reset."""
+    if (space := getattr(game, "state_space", None)) is not None:
+        return space  # type: ignore[no-any-return]
+    game.reset()
+    state = np.asarray(state_of(game, name))
+    return Box(0, 255, state.shape, np.uint8) if state.dtype == np.uint8 else Box(-np.inf, np.inf, state.shape)
 
 
 def of_supersuit(vector_env: Any) -> list[Any]:

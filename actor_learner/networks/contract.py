@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -31,10 +32,11 @@ from actor_learner.networks.layers import ActionDistribution, ObservationNormali
 from actor_learner.networks.memory import Memories, MemoryContractError
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import MASK_KEY, Structure
+from actor_learner.spaces.structure import MASK_KEY, OWN_KEY, VALUE_KEYS, Structure
 from actor_learner.system.fields import refusal
 from actor_learner.system.types import Nest, Tensor
 
+_CENTRALIZED = {OWN_KEY, *VALUE_KEYS}
 _NOISE = (AlphaDropout, Dropout, GaussianDropout, GaussianNoise)
 
 CHECKED_ROWS = 2  # of the batch that a network is checked with: not 1, which could be the size of another axis
@@ -114,6 +116,42 @@ def arrange(network: keras.Model, observation: Nest) -> Nest:
         return keras.tree.pack_sequence_as(inputs, [leaves[name] for name in names])
     expected = f"The network's inputs must be the observation's leaves {sorted(leaves)}, as a nest or by name"
     raise ValueError(f"{expected}. Received: inputs {sorted(names)} of network {network.name!r}")
+
+
+def policy_of(network: keras.Model, observation: Structure) -> keras.Model:
+    """Return `policy_part` of a network with a centralized value where observations aren't nested as its inputs are.
+
+    Any other network is returned as it is.
+    """
+    if not _is_centralized(network) or _nesting(network._inputs_struct) == _nesting(observation.zeros(1)):
+        return network
+    return policy_part(network)
+
+
+def policy_part(network: keras.Model) -> keras.Model:
+    """Return a model from an agent's own observation to the parameters of a network with a centralized value.
+
+    It shares the network's variables, but for those of the value. Raises ValueError for a network with other inputs, or
+    whose parameters depend on those for the value.
+    """
+    if not _is_centralized(network):
+        expected = f"a functional model whose inputs are a dict of {sorted(_CENTRALIZED)}"
+        raise ValueError(f"`centralized_value` needs {expected}. Received: network={network.name!r}")
+    parameters = _named_outputs(network.output)["parameters"]
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of inputs "observation.x" in a dict with a key "x"
+            return keras.Model(network._inputs_struct[OWN_KEY], {"parameters": parameters}, name=network.name)
+    except ValueError as error:
+        expected = f"With `centralized_value`, `parameters` must depend on the input {OWN_KEY!r} alone: a policy acts"
+        raise ValueError(
+            f"{expected} without {' and '.join(map(repr, VALUE_KEYS))}. Received: network={network.name!r}, in which "
+            "they depend on others, or on a nested model that takes them all"
+        ) from error
+
+
+def _is_centralized(network: keras.Model) -> bool:
+    inputs = getattr(network, "_inputs_struct", None)
+    return isinstance(inputs, dict) and inputs.keys() == _CENTRALIZED
 
 
 def takes_mask(network: keras.Model) -> bool:

@@ -60,9 +60,13 @@ def default_network(
     state_dependent_std: bool = False,
     action_noise: float | None = None,
     epsilon_ladder: float = 0.0,
+    value_only: Sequence[str] = (),
     seed: int = 0,
 ) -> keras.Model:
     """Return a network for these spaces: separate MLP trunks for policy and value, or a shared trunk for images.
+
+    `value_only` names entries of a Dict observation that only the value sees (MAPPO, arXiv:2103.01955): policy and
+    value then have a trunk each, also for images, and the value has no memory.
 
     With `memory` ("lstm", "gru" or "attention") the trunk is shared, too, and a memory of `memory_size` units follows.
 
@@ -94,13 +98,15 @@ def default_network(
     if memory == "attention":
         check_heads("memory_size", memory_size)
     build = _Builder(observation_space, hidden_sizes, activation, orthogonal_init, image_network, channel_axis, seed)
+    build.set_value_only(value_only)
     if memory is not None:
         build.warn_of_stacks(memory)
     build.warn_of_float_images()
     features = build.features(normalize_observation)
     policy_features, value_features = build.trunks(features, shared=memory is not None)
     if memory is not None:
-        policy_features = value_features = build.memory(policy_features, memory, memory_size)
+        policy_features = build.memory(policy_features, memory, memory_size)
+        value_features = value_features if value_only else policy_features
     value: Tensor | None = None
     if distribution == GREEDY:
         parameters = build.action_values(policy_features, value_features if dueling else None, action)
@@ -244,6 +250,13 @@ class _Builder:
         self._orthogonal = orthogonal
         self._seeds = iter(np.random.SeedSequence(seed).generate_state(4096))
         self._input_names = frozenset(tensor.name for tensor in self.inputs)
+        self._value_only: frozenset[Any] = frozenset()
+
+    def set_value_only(self, names: Sequence[str]) -> None:
+        """Keep entries of a Dict observation from the policy. Raises ValueError for unknown ones, and for all."""
+        self._value_only = frozenset(names)
+        if names and not self._value_only < {leaf.path[0] for leaf in self.structure.leaves if leaf.path}:
+            raise refusal("value_only", "some of the entries of a Dict observation", names)
 
     def initializer(self, gain: float) -> keras.initializers.Initializer:
         seed = int(next(self._seeds))
@@ -313,6 +326,10 @@ class _Builder:
         The features of a single image are a trunk.
         """
         joined = self.join(features, "observations")
+        if self._value_only:
+            pairs = zip(self.structure.leaves, features, strict=True)
+            own = [feature for leaf, feature in pairs if leaf.path[0] not in self._value_only]
+            return self.mlp(self.join(own, "own_observations"), "policy"), self.mlp(joined, "value")
         if not (shared or any(self._images)):
             return self.mlp(joined, "policy"), self.mlp(joined, "value")
         trunk = joined if self._images == [True] else self.mlp(joined, "shared")

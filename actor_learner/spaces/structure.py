@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from actor_learner.spaces.kinds import AnySpace
 
 MASK_KEY = "action_mask"  # in a Dict observation or in `infos`
+OWN_KEY = "observation"  # in the Dict observation of an agent with a centralized value: what the agent sees
+AGENT_KEY, STATE_KEY = VALUE_KEYS = ("agent", "state")  # there, for the value alone: its number, the game's state
 
 _WRAPPERS = {
     "Text": "encode it as a MultiDiscrete in a Gymnasium wrapper",

@@ -143,6 +143,8 @@ class OffPolicy(Hyperparameters):
         if config.initial_log_std and hasattr(self, "action_noise"):
             expected = f"left out for {kind}, whose actions have action_noise"
             raise refusal("initial_log_std", expected, config.initial_log_std)
+        if config.centralized_value:
+            raise refusal("centralized_value", f"left out for {kind}: PPO, A2C and Impala have such a value", True)
         if config.distribution != "gaussian":
             raise refusal("distribution", f"left out for {kind}, which has one of its own", config.distribution)
         given = config.network is not None or config.init_from is not None

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from actor_learner.networks.contract import call_network, distribution_and_hold, tensor_names
+from actor_learner.networks.contract import call_network, distribution_and_hold, policy_of, tensor_names
 from actor_learner.networks.layers import EnvironmentAction, EnvironmentObservation
 from actor_learner.networks.memory import Memories
 from actor_learner.networks.step import START, NetworkStep
@@ -33,7 +33,7 @@ def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:
 
     Raises ValueError if the network's outputs don't fit the action space.
     """
-    observation = spaces.observation
+    observation, network = spaces.observation, policy_of(network, spaces.observation)
     named = zip(tensor_names(leaf.name for leaf in observation.leaves), observation.leaves, strict=True)
     inputs = [keras.Input(leaf.shape, dtype=str(np.dtype(leaf.space.dtype)), name=name) for name, leaf in named]
     leaves = [

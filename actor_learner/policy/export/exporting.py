@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space, Tuple
 
-from actor_learner.networks.contract import call_network
+from actor_learner.networks.contract import call_network, policy_of
 from actor_learner.policy.export import cache
 from actor_learner.policy.export.traced import InexpressibleError
 from actor_learner.policy.exported import Conversion, ExportedPolicy
@@ -37,6 +37,7 @@ def export_policy(
 ) -> ExportedPolicy:
     """Export a network for a `Policy`, without changing it.
 
+    Of a network with a centralized value, only the policy is exported, if `observation_space` is an agent's own.
     Mixed-precision networks are exported in float32. A graph that LiteRT can't express is exported as a TensorFlow
     graph, with a warning that names the layer.
 
@@ -54,7 +55,8 @@ def export_policy(
     has_choices = Spaces(None, action_space).masks.size > 0
     if observation_space is None:
         observation_space = _space_of_inputs(network)
-    return export_network(network, Spaces(observation_space, action_space, masked and has_choices), batch_size)
+    spaces = Spaces(observation_space, action_space, masked and has_choices)
+    return export_network(policy_of(network, spaces.observation), spaces, batch_size)
 
 
 def export_network(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPolicy:
