@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.games import of_supersuit
 from tests.support.agents_game import LastStanding
+from tests.support.bomb_game import Bomb
 
 THOROUGH = pytest.mark.thorough
 
@@ -142,6 +144,93 @@ def test_the_dead_and_those_who_have_not_joined_need_no_legal_action(in_observat
     np.testing.assert_array_equal(
         np.transpose(started), [[0, 0, 0, 0, 1, 0, 0], [1, 0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 0, 0]]
     )
+
+
+class Seen(NothingForTheDead):
+    """Its state, [step, games before, agents that live], is written into one array and counts how often it is read."""
+
+    state_space = Box(-1, np.inf, (3,))
+
+    def __init__(self, in_observation=False, extra=False):
+        super().__init__(in_observation)
+        self.extra, self.states, self.whole = extra, 0, np.zeros(3)
+
+    def observation_space(self, agent):
+        space = super().observation_space(agent)
+        return Dict({**space.spaces, "more": Box(-1, 1, (1,))}) if self.extra else space
+
+    def state(self):
+        self.states += 1
+        self.whole[:] = self.steps, self.games, len(self.agents)
+        return self.whole
+
+    def _observe(self, agent, action):
+        observation = super()._observe(agent, action)
+        return {**observation, "more": np.zeros(1, np.float32)} if self.extra else observation
+
+
+@pytest.mark.parametrize(("in_observation", "extra"), [(False, False), (True, False), (True, True)])
+def test_for_a_centralized_value_rows_have_the_games_state_read_once_a_step(in_observation, extra):
+    games = Seen(in_observation, extra), Seen(in_observation, extra)
+    environments = Environments(AgentsVectorEnv(ParallelGames(games, "game", with_state=True)))
+    names = [leaf.name.removeprefix("observation/") for leaf in environments.spaces.observation.leaves]
+    assert names == [*(["observation/more", "observation/observation"] if extra else ["observation"]), "agent", "state"]
+    environments.reset(7)
+    game, before = games[0], games[0].states
+    for step in range(1, 5):
+        transition = environments.step(np.zeros(6, np.int64))
+        *_, agent, state = transition.observation
+        np.testing.assert_array_equal(agent, [0, 1, 2, 0, 1, 2])
+        np.testing.assert_array_equal(state, [[step, 0, len(game.agents)]] * 6)
+        assert environments.action_mask.shape == (6, 3)
+    assert game.states == before + 4
+    transition = environments.step(np.zeros(6, np.int64))
+    *_, own, agent, state = transition.final_observation
+    np.testing.assert_array_equal(own[2], [5, 2, 0, 0])
+    np.testing.assert_array_equal((agent[2], *state[2]), [2, 5, 0, 0])  # the moment when the agent was cut off
+    np.testing.assert_array_equal(transition.observation[-1], [[0, 1, 2]] * 6)
+
+
+class NoState(LastStanding):
+    pass
+
+
+class Unwritten(LastStanding):
+    def state(self):
+        raise NotImplementedError("state() method has not been implemented")
+
+
+class Growing(LastStanding):
+    def state(self):
+        return np.zeros(3 + self.steps)
+
+
+class Broken(LastStanding):
+    state_space = Box(0, 1, (2,))
+
+    def state(self):
+        return np.array([1, np.nan if self.steps else 0])
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (NoState, r"`centralized_value` needs the state of `NoState`.*Received: AttributeError: "),
+        (Unwritten, r"`centralized_value` needs the state of `Unwritten`.*Received: NotImplementedError: state\(\)"),
+        (Growing, r"`state\(\)` of `Growing` must always return the shape \(3,\).*Received: shape=\(4,\)"),
+        (Broken, r"observation\['state'\]\[1\] of environment 0 .*must be finite. Received: nan"),
+        ("CartPole-v1", r"needs a game in PettingZoo's Parallel interface.* Received: `CartPole-v1`, a "),
+        (Bomb, r"needs a game in PettingZoo's Parallel interface.* Received: `Bomb`, a "),
+    ],
+)
+def test_a_game_whose_state_cannot_be_used_is_one_clear_line(env, message):
+    def play():
+        environments = Environments(replace(resolve_env(env), with_state=True).make_about(3))
+        environments.reset(0)
+        environments.step(np.zeros(3, np.int64))
+
+    with pytest.raises(EnvError, match=message):
+        play()
 
 
 def test_a_vector_environment_of_anything_else_is_one_clear_line():

@@ -33,6 +33,27 @@ def test_the_default_network_is_two_trunks_of_two_layers():
     assert found["value"].shape == (3,)
 
 
+@pytest.mark.parametrize("memory", [None, "lstm"])
+@pytest.mark.parametrize("own", [VECTOR, Box(0, 255, (12, 12, 3), np.uint8)])
+def test_entries_for_the_value_only_reach_the_value_alone(own, memory):
+    space = Dict([("observation", own), ("agent", Discrete(3)), ("state", Box(-1, 1, (5,)))])
+    network = default_network(space, TWO_ACTIONS, memory=memory, memory_size=8, value_only=("agent", "state"))
+    seen = Spaces(space, TWO_ACTIONS).observation.zeros(2)
+    found = outputs(network, seen)
+    for name, value in (("agent", np.int32([1, 2])), ("state", np.ones((2, 5), np.float32))):
+        other = outputs(network, {**seen, name: value})
+        np.testing.assert_array_equal(other["parameters"], found["parameters"])
+        assert np.all(other["value"] != found["value"])
+
+
+@pytest.mark.parametrize("names", [("state",), ("observation",), ("observation", "agent")])
+def test_entries_for_the_value_only_must_be_some_of_the_observations(names):
+    with pytest.raises(ValueError, match="`value_only` must be some of the entries of a Dict observation"):
+        default_network(
+            Dict(observation=VECTOR, agent=Discrete(3)) if names[1:] else VECTOR, TWO_ACTIONS, value_only=names
+        )
+
+
 def test_orthogonal_initialization_has_sb3s_gains():
     network = default_network(VECTOR, TORQUES)
     kernel = network.get_layer("policy_hidden_2").get_weights()[0]
