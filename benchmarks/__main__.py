@@ -21,6 +21,7 @@ TOPICS = {
     "learning": "benchmarks.learning.table",
     "games": "benchmarks.games.games",
     "tag": "benchmarks.games.tag",
+    "value": "benchmarks.games.value",
     "recurrent": "benchmarks.recurrent.compare",
     "replay": "benchmarks.replay.compare",
     "resources": "benchmarks.replay.resources",
