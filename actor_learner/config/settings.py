@@ -256,12 +256,11 @@ class PoolSettings:
             self._check_policies(self.policies)
         elif self.policy_of is not None:
             raise ValueError("`policy_of` needs `policies`, which it shares out. Received: policies=None")
-        for name in ("self_play", "policies"):
-            if self.centralized_value and getattr(self, name) is not None:
-                raise ValueError(
-                    f"`centralized_value` is for one policy of agents that learn together; leave it out with `{name}`. "
-                    "Received: centralized_value=True"
-                )
+        if self.centralized_value and self.self_play is not None:
+            raise ValueError(
+                "`centralized_value` is for agents that learn together; leave it out with `self_play`. "
+                "Received: centralized_value=True"
+            )
         if self.ray_address is None:
             for name in ("actors_per_host", "ray_wait"):
                 if (value := getattr(self, name)) is not None:

@@ -215,7 +215,7 @@ class EnvFactory:
         if self.seats is not None:
             return SelfPlayVectorEnv(games, self.seats, self.name)
         if self.policy_of is not None:
-            return TeamGames(ParallelGames(games, self.name), self.policy_of)
+            return TeamGames(ParallelGames(games, self.name, with_state=self.with_state), self.policy_of)
         if is_turn_based(first):
             self._check_no_state(first)
             return TurnGames(games, self.name)
