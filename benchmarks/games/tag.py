@@ -63,6 +63,17 @@ def matrix(run: Path, rows: list[Path], columns: list[Path], episodes: int) -> l
     return [[caught(run, adversary, good, episodes) for good in columns] for adversary in rows]
 
 
+def summary(versions: Figures) -> Figures:
+    """Return the mean return of adversaries for each version of a role, over all versions of the other role."""
+    matrices = {seed: np.array(returns) for seed, returns in versions.items()}
+    found: Figures = {}
+    for role, other in (("adversary", 1), ("good", 0)):
+        each = {seed: returns.mean(other) for seed, returns in matrices.items()}
+        found[role] = np.mean(list(each.values()), axis=0).round(1).tolist()
+        found[f"{role}_each"] = {seed: returns.round(1).tolist() for seed, returns in each.items()}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         "scripts/measure tag", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -83,6 +94,7 @@ def main() -> None:
     finals = list(runs.values())
     found["seeds"] = matrix(finals[0], finals, finals, arguments.episodes)
     print("seeds", found["seeds"])
+    found |= summary(found["versions"])
     write(found, arguments.output)
 
 
