@@ -58,8 +58,7 @@ METRICS = {
     "host/<name>/waiting": "share of the time of a machine's actors in which they wait",
     "host/<name>/megabytes_per_second": "MB per second that a machine sends",
     "host/<name>/receiving": "share of time in which columns of a machine are on their way",
-    "<policy>/<metric>": "a metric of one policy, where several play; `episode_return` alone is then the mean over those "
-    "that learn",
+    "<policy>/<metric>": "a metric of one policy, where several play; `episode_return` alone is then a mean over those",
 }
 
 
