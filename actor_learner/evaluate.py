@@ -187,7 +187,7 @@ def evaluate(
         sitting = Sitting.of(RANDOM_PLAYER if opponent is None else opponent)
         seats = sitting.seats(config, seat)
         if (own := factory.seats) is not None:
-            seats = dataclasses.replace(seats, film=own.film, outcome=own.outcome or seats.outcome)
+            seats = dataclasses.replace(seats, outcome=own.outcome or seats.outcome)
         factory = dataclasses.replace(factory, seats=seats)
     if (policy_of := _policies_of(config, policies)) is not None:
         if sitting is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import math
 import warnings
@@ -114,15 +113,12 @@ def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
             f"Received: --render {arguments.render} --video {arguments.video}"
         )
     from actor_learner.environments.factory import resolve_env
-    from actor_learner.environments.self_play import Seats
     from actor_learner.environments.video import in_a_window, recorded, recording_arguments
     from actor_learner.evaluate import run_environment
     from actor_learner.runs.directory import read_config
 
     config = read_config(arguments.run_dir)
     bare = resolve_env(**run_environment(config, **given), check_pickle=False)
-    if arguments.opponent is not None or arguments.seat is not None or config.get("self_play") is not None:
-        bare = dataclasses.replace(bare, seats=Seats())  # a game
     if arguments.video is not None:
         _check_no_videos(Path(arguments.video))
         factory = recorded(bare, arguments.video, arguments.episodes)

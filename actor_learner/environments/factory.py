@@ -149,6 +149,11 @@ class EnvFactory:
         """Build a single environment in its wrappers; its exceptions pass through."""
         return self._as_one(self._make_bare())
 
+    def make_one_or_game(self) -> Any:
+        """Build a single environment in its wrappers, or a game of several agents."""
+        built = self._make_bare()
+        return built if is_game(built) else self._as_one(built)
+
     def _as_one(self, env: Any) -> Any:
         """Put a single environment into its wrappers. Raises EnvError for anything else."""
         if is_game(env):

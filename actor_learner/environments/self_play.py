@@ -45,7 +45,6 @@ class Seats:
     drawn for each episode, or with `take_turns` one after the other. outcome: {agent: return} -> {agent: 0 to 1}; None:
     `share_beaten`. epsilon: probability of a random action in place of a frozen version's. opening: largest number of
     decisions at the start of an episode that all agents make at random, the learner's too; each episode draws one.
-    film: gets a game and its course, and returns a course that shows it.
     """
 
     players: Mapping[str, Player] = field(default_factory=dict)
@@ -54,7 +53,6 @@ class Seats:
     outcome: Outcome | None = None
     epsilon: float = 0.0
     opening: int = 0
-    film: Callable[[Any, Course], Course] | None = None
 
     @classmethod
     def of(cls, settings: Any) -> Seats:
@@ -102,8 +100,6 @@ class SelfPlayVectorEnv(AnyVectorEnv):
         self._seats, self._name = seats, name
         self._raw = list(games)
         courses = [course_of(game, name) for game in games]
-        if (film := seats.film) is not None:
-            courses = [film(game, course) for game, course in zip(games, courses, strict=True)]
         self._games = [_Game(each, np.random.default_rng(0), first_seat=row) for row, each in enumerate(courses)]
         agents = self._games[0].course.agents
         if len(agents) < 2:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -18,7 +17,7 @@ from gymnasium.wrappers import RecordVideo
 from actor_learner.environments.atari import split_life_options
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import EnvFactory, accepts
-from actor_learner.environments.games import Course, without_checks
+from actor_learner.environments.games import close_game, is_game, without_checks
 from actor_learner.system.installation import install_command
 
 _MODES_WITHOUT_PICTURES = (None, "human", "ansi")  # render modes
@@ -53,29 +52,30 @@ class _NewestFrames(VectorWrapper):
         return tuple(colors.repeat(_PIXEL[0], axis=1).repeat(_PIXEL[1], axis=2))
 
 
-class _Filmed(Course):
-    """A game with a video of each of its first episodes, which has a frame for each decision of any agent."""
+class _FilmedGame:
+    """A game of several agents with a video of each of its first episodes, which has a frame for each step."""
 
-    def __init__(self, game: Any, course: Course, *, directory: str, episodes: int, name: str) -> None:
-        _check_pictures(name, game)
-        self._game, self._course, self._directory, self._left = without_checks(game), course, directory, episodes
+    def __init__(self, game: Any, *, directory: str, episodes: int) -> None:
+        self._game, self._directory, self._left = without_checks(game), directory, episodes
         self._number, self._frames = 0, list[Any]()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._course, name)
+        return getattr(self._game, name)
 
-    def start(self, seed: int | None = None) -> None:
+    def reset(self, *args: Any, **options: Any) -> Any:
         self._write()
-        self._course.start(seed)
+        found = self._game.reset(*args, **options)
         self._frames = [self._game.render()]
+        return found
 
-    def play(self, actions: Mapping[Any, Any]) -> None:
-        self._course.play(actions)
-        if self._left:
+    def step(self, actions: Any) -> Any:
+        found = self._game.step(actions)
+        if self._left and actions is not None:  # None: of a dead agent
             self._frames.append(self._game.render())
+        return found
 
     def _write(self) -> None:
-        if not self._frames or not self._left:
+        if len(self._frames) < 2 or not self._left:
             return
         from moviepy import ImageSequenceClip
 
@@ -99,9 +99,6 @@ def recorded(env: EnvFactory, directory: str | os.PathLike[str], episodes: int) 
     if importlib.util.find_spec("moviepy") is None:
         raise ImportError(f"videos need moviepy: {install_command('actor-learner[video]')}")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory and needs no display
-    if env.seats is not None:
-        film = functools.partial(_Filmed, directory=os.fspath(directory), episodes=episodes, name=env.name)
-        return dataclasses.replace(_drawing_factory(env, "rgb_array"), seats=dataclasses.replace(env.seats, film=film))
     options: dict[str, Any] = {
         "video_folder": os.fspath(directory),
         "episode_trigger": lambda episode: episode < episodes,
@@ -112,6 +109,8 @@ def recorded(env: EnvFactory, directory: str | os.PathLike[str], episodes: int) 
 
     def record(built: Any) -> Any:
         _check_pictures(factory.name, built)
+        if is_game(built):
+            return _FilmedGame(built, directory=os.fspath(directory), episodes=episodes)
         if isinstance(built, VectorEnv):
             return gym.wrappers.vector.RecordVideo(built, **options)
         return RecordVideo(built, **options)
@@ -127,11 +126,7 @@ def recording_arguments(factory: EnvFactory | Callable[..., Any]) -> dict[str, A
 def check_recorded(env: EnvFactory) -> None:
     """Build an environment once, and raise what `recorded` raises."""
     factory = _drawing_factory(env, "rgb_array")
-    if env.seats is not None:
-        film = functools.partial(_Filmed, directory="", episodes=0, name=env.name)
-        dataclasses.replace(factory, seats=dataclasses.replace(env.seats, film=film)).make(1).close()
-        return
-    _callable_from(factory, lambda built: _check_pictures(factory.name, built))(*[1] * factory.native).close()
+    close_game(_make(factory, lambda built: _check_pictures(factory.name, built))(*[1] * factory.native))
 
 
 def _check_pictures(name: str, built: Any) -> Any:
@@ -150,14 +145,12 @@ def in_a_window(env: EnvFactory) -> EnvFactory | Callable[..., Any]:
     Raises ValueError on the build if it has no window.
     """
     factory = _drawing_factory(env, "human")
-    if env.seats is not None:
-        return factory  # a game shows itself as it is played
 
     def check(built: Any) -> Any:
-        if built.render_mode != "human":
+        if getattr(built, "render_mode", None) != "human":
             raise EnvError(
                 f'`{factory.name}` has no window: it can\'t be built with render_mode="human". '
-                f"Received: render_mode={built.render_mode!r}"
+                f"Received: render_mode={getattr(built, 'render_mode', None)!r}"
             )
         return built
 
@@ -187,9 +180,17 @@ def _is_ale(source: EnvSpec | Callable[..., Any]) -> bool:
     return isinstance(source, EnvSpec) and source.namespace == "ALE"
 
 
-def _callable_from(factory: EnvFactory, wrap: Callable[[Any], Any]) -> Callable[..., Any]:
+def _callable_from(factory: EnvFactory, wrap: Callable[[Any], Any]) -> EnvFactory | Callable[..., Any]:
+    """Return `_make`; a factory of it where opponents take seats in a game."""
+    function = _make(factory, wrap)
+    return function if factory.seats is None else EnvFactory(factory.name, function, seats=factory.seats)
+
+
+def _make(factory: EnvFactory, wrap: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a callable that wraps what a factory builds."""
+
     def make() -> Any:
-        return wrap(_with_renderer(factory, factory.make_one))
+        return wrap(_with_renderer(factory, factory.make_one_or_game))
 
     def make_vector(num_envs: int, seed: int | None = None) -> Any:
         built = _with_renderer(factory, lambda: factory.make(num_envs, seed))

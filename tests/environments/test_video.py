@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from importlib.util import find_spec
 
 import gymnasium as gym
@@ -10,10 +12,13 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+import actor_learner as al
 from actor_learner.environments.factory import resolve_env
+from actor_learner.environments.teams import PolicyOf, environments_of
 from actor_learner.environments.video import in_a_window, recorded
 from actor_learner.evaluate import evaluate
 from actor_learner.policy.policy import Policy
+from tests.support.hunt_game import Hunt
 
 LENGTH = 4
 NEEDS_MOVIEPY = pytest.mark.skipif(find_spec("moviepy") is None, reason="needs moviepy")
@@ -110,6 +115,44 @@ def test_a_video_of_each_episode(env, policy, tmp_path):
 def test_vector_environments_side_by_side(policy, tmp_path):
     evaluate(policy, recorded(resolve_env(DrawnVector), tmp_path, 1), episodes=4, num_envs=4)
     assert frames(tmp_path / "evaluation-episode-0.mp4")[1] == [96, 64]
+
+
+class DrawnGame(Hunt):
+    """A Parallel game of eight steps that draws itself."""
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self):
+        return np.full((32, 48, 3), 20 * self.steps, np.uint8)
+
+
+@NEEDS_MOVIEPY
+@pytest.mark.slow
+def test_a_parallel_game_in_a_video(tmp_path):
+    game = Hunt()
+    policies = {}
+    for name, agent in {"hunter": "hunter_0", "prey": "prey"}.items():
+        observation, action = game.observation_space(agent), game.action_space(agent)
+        observation = observation["observation"] if name == "hunter" else observation
+        network = al.default_network(observation, action, hidden_sizes=(4,), seed=0)
+        policies[name] = Policy.from_network(network, action, observation_space=observation)
+    factory = resolve_env(recorded(resolve_env(DrawnGame), tmp_path / "videos", 2), check_pickle=False)
+    rule = PolicyOf(("hunter", "prey"), {"hunter_*": "hunter", "*": "prey"})
+    with contextlib.closing(dataclasses.replace(factory, policy_of=rule).make(3)) as vector_env:
+        environments = environments_of(vector_env, "hunt")
+        environments.reset(0)
+        for _ in range(20):
+            actions = [
+                policy.act(part.observation[0], action_mask=part.action_mask)
+                for policy, part in zip(policies.values(), environments.parts, strict=True)
+            ]
+            environments.offer(actions)
+            for part, action in zip(environments.parts, actions, strict=True):
+                part.step(action)
+    files = sorted((tmp_path / "videos").iterdir())
+    assert [frames(file)[0] for file in files] == [9, 9]
 
 
 def test_a_window(policy):
