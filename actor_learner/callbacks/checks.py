@@ -67,9 +67,11 @@ def check_backup(callbacks: Iterable[Any], algorithm: Any) -> None:
 
 def check_several(callbacks: Iterable[Any]) -> None:
     """Raise ValueError for a callback that works on one network or optimizer, where several policies learn."""
-    kinds = (*_RATE_SETTERS, keras.callbacks.SwapEMAWeights, keras.callbacks.BackupAndRestore)
+    of_keras = keras.callbacks
+    kinds = (*_RATE_SETTERS, of_keras.SwapEMAWeights, of_keras.BackupAndRestore, of_keras.TensorBoard)
     for callback in callbacks:
-        if isinstance(callback, kinds) or getattr(callback, "OF_ONE_POLICY", False):
+        saves_whole = isinstance(callback, of_keras.ModelCheckpoint) and not callback.save_weights_only
+        if isinstance(callback, kinds) or saves_whole or getattr(callback, "OF_ONE_POLICY", False):
             kind = type(callback).__name__
             raise ValueError(f"{kind} works on one policy; leave it out beside `policies`. Received: a {kind}")
 
@@ -137,9 +139,10 @@ def resolve_monitors(callbacks: Iterable[Any], names: Collection[str]) -> None:
 
 def direction(name: str) -> str | None:
     """Return the better direction of one of the run's own metrics, "max" or "min"; None if there is none."""
-    if name in _MAXIMIZED or name.startswith("episode/"):
+    own = name.rpartition("/")[2]  # of a policy's metric
+    if own in _MAXIMIZED or name.startswith("episode/") or "/episode/" in name:
         return "max"
-    return "min" if name == "loss" or name.endswith("_loss") else None
+    return "min" if own == "loss" or own.endswith("_loss") else None
 
 
 def _unknown(callback: Any, name: str, names: Collection[str]) -> str:

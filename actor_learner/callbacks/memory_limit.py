@@ -74,6 +74,8 @@ class MemoryLimit(Callback):
 
     def _check_buffer(self) -> None:
         if self.action == "shrink_buffer":
+            if "" not in self.learner.members:
+                raise ValueError('`action="shrink_buffer"` is for one policy. Received: several `policies`')
             buffer = self.learner.buffer
             if buffer is None:
                 raise ValueError(
