@@ -17,7 +17,6 @@ import numpy as np
 from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.pool import ActorPool, PoolPolicy
 from actor_learner.config.config import TrainConfig
-from actor_learner.config.policies import policy_folder
 from actor_learner.config.pool_checks import check_listens, check_tf32
 from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.factory import resolve_env
@@ -35,6 +34,7 @@ from actor_learner.spaces.structure import choice_counts
 from actor_learner.system import compile_cache
 from actor_learner.system.files import one_line
 from actor_learner.system.machine import learner_cores, renew_suggestion, size_text
+from actor_learner.system.policy_folders import policy_folder
 
 if TYPE_CHECKING:
     import keras

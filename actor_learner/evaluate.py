@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner.config.config import ENV_ARGUMENTS
-from actor_learner.config.policies import check_policies, check_policy_of, policy_folder, rule_of
+from actor_learner.config.policies import check_policies, check_policy_of, rule_of
 from actor_learner.config.references import (
     ask_again,
     callable_marks,
@@ -41,6 +41,7 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.system.fields import check_choice, check_count, refusal
 from actor_learner.system.hub import is_on_hub, local_path
+from actor_learner.system.policy_folders import policy_folder
 from actor_learner.system.types import Array
 
 if TYPE_CHECKING:

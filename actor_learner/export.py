@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from actor_learner.networks.saving import load_network, write_network
 from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.runs.directory import RunDirectory, open_run, read_config
+from actor_learner.runs.directory import RunDirectory, open_policy
 from actor_learner.system.fields import check_choice
 from actor_learner.system.files import one_line, write_folder_atomically
 from actor_learner.system.installation import install_command
 from actor_learner.system.keras_import import check_installed, import_keras, keras_backend, silent_stderr
+from actor_learner.system.policy_folders import named_policies
 
 if TYPE_CHECKING:
     import keras
@@ -63,13 +64,13 @@ def export(
             "`network` can't be given with format='litert', which copies the policy that the run exported. "
             f"Received: network={network!r}"
         )
-    run = open_run(run_dir)
+    run = open_policy(run_dir)
     output = Path(f"{run.path.resolve().name}-{format}" if output is None else output)
     if os.path.lexists(output):
         raise ValueError(f"`output` exists; give another name. Received: output={str(output)!r}")
     _check_packages(format)
     exported = result_policy(run)
-    masked = bool(read_config(run.path).chosen.get("action_masks"))
+    masked = exported.trained_with_masks
     if masked and not exported.spaces().has_mask_leaf:
         remedy = "`policy.act(observation, action_mask=mask)`" if format == "litert" else "its input `action_mask`"
         warnings.warn(
@@ -100,6 +101,8 @@ def export(
 def result_policy(run: RunDirectory) -> ExportedPolicy:
     """Return the policy that a run exported at its end. Raises ValueError if there is none, or a damaged one."""
     if not (run.policy / "policy.json").is_file():
+        if several := named_policies(run.path):
+            raise ValueError(f"{several}. Received: run_dir={str(run.path)!r}")
         raise ValueError(
             "`run_dir` holds no policy yet: a run saves it when it ends, also after Ctrl-C. "
             f"Received: run_dir={str(run.path)!r}"

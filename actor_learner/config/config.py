@@ -19,7 +19,7 @@ from actor_learner.algorithms import BY_NAME
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.config import references
-from actor_learner.config.policies import POLICIES_FOLDER, PolicyConfig
+from actor_learner.config.policies import PolicyConfig
 from actor_learner.config.pool_checks import check_sequences, check_tf32
 from actor_learner.config.references import algorithm_class, callable_name
 from actor_learner.config.self_play import SelfPlay
@@ -28,6 +28,7 @@ from actor_learner.system import fields as checks
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.hub import is_on_hub
 from actor_learner.system.keras_import import BACKENDS, use_backend
+from actor_learner.system.policy_folders import POLICIES_FOLDER
 
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 

@@ -15,9 +15,6 @@ from actor_learner.system.fields import refusal
 
 PolicyRule = Mapping[str, str] | Callable[[Any], str]
 
-POLICIES_FOLDER = "policies"
-"""The folder, in a run's directory and in its checkpoints, with a folder for each policy where several play."""
-
 _NAME = "a word of letters, digits, _ and -"
 
 
@@ -48,11 +45,6 @@ class PolicyConfig:
         object.__setattr__(self, "agents", patterns)
         object.__setattr__(self, "learning", checks.check_flag("learning", learning))
         object.__setattr__(self, "fields", fields)
-
-
-def policy_folder(folder: Path, name: str) -> Path:
-    """Return a policy's folder in that of a run or a checkpoint: the folder itself for the only policy, ""."""
-    return folder / POLICIES_FOLDER / name if name else folder
 
 
 def check_policies(name: str, value: Any) -> dict[str, PolicyConfig] | None:

@@ -10,10 +10,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from actor_learner.config.policies import policy_folder
 from actor_learner.learner.learner import Learner
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.files import Entry, write_folder_atomically
+from actor_learner.system.policy_folders import policy_folder
 from actor_learner.system.types import Array
 
 

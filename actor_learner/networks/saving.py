@@ -18,6 +18,7 @@ import numpy as np
 
 from actor_learner.system.files import DamagedError, has_manifest, one_line, read_arrays, read_folder, write_atomically
 from actor_learner.system.hub import local_path
+from actor_learner.system.policy_folders import named_policies
 from actor_learner.system.types import Array
 from actor_learner.system.untrusted import check_network_file
 
@@ -105,7 +106,8 @@ def network_file(path: Path) -> Path:
 
 def _find_file_name(exists: Callable[[str], bool], path: str | os.PathLike[str], name: str = _NAME) -> str:
     if (found := next(filter(exists, _file_names(name)), None)) is None:
-        expected = f"There is no network ({name}.keras) there; a run writes it when it ends"
+        none = f"There is no network ({name}.keras) there; a run writes it when it ends"
+        expected = named_policies(Path(path)) or none
         raise ValueError(f"{expected}. Received: path={str(path)!r}")
     return found
 

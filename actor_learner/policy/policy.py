@@ -26,6 +26,7 @@ from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.structure import Leaf
 from actor_learner.system.fields import check_count
 from actor_learner.system.hub import local_path
+from actor_learner.system.policy_folders import named_policies
 from actor_learner.system.types import Array, Leaves
 
 if TYPE_CHECKING:
@@ -354,6 +355,8 @@ def load_policy(directory: str | os.PathLike[str], seed: Seed = 0) -> Policy:
     """
     folder = local_path(directory)
     inner = folder / "policy"
+    if not has_policy(folder) and (several := named_policies(folder)):
+        raise ValueError(f"{several}. Received: directory={str(directory)!r}")
     return Policy(ExportedPolicy.load(inner if (inner / "policy.json").is_file() else folder), seed)
 
 

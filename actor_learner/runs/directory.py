@@ -37,6 +37,7 @@ from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.files import parse_json, write_atomically
 from actor_learner.system.formats import NewerFormatError, stamped, unstamped
 from actor_learner.system.hub import is_on_hub, local_path, with_commit
+from actor_learner.system.policy_folders import POLICIES_FOLDER
 
 _FILES = ("config.json", "metrics.jsonl", "network.keras", "network.weights.h5", "report.html")
 _FOLDERS = ("checkpoints", "policy", "policies", "incidents", "logs")
@@ -187,6 +188,15 @@ def open_run(path: str | os.PathLike[str]) -> RunDirectory:
         if file.exists() and not file.is_file():  # a reader would wait forever at a pipe
             raise ValueError(f"{file.name} must be a plain file. Received: run_dir={str(path)!r}")
     return run
+
+
+def open_policy(path: str | os.PathLike[str]) -> RunDirectory:
+    """Return the directory of a policy: a run's, as `open_run`, or `policies/<name>` in a run with several."""
+    folder = local_path(path)
+    if folder.parent.name != POLICIES_FOLDER or not folder.is_dir():
+        return open_run(path)
+    open_run(folder.parent.parent)
+    return RunDirectory(folder)
 
 
 def _runs_below(run: RunDirectory) -> str:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner.config.policies import policy_folder
 from actor_learner.networks.saving import load_network
 from actor_learner.runs.checkpoints import Checkpoints, RunState
 from actor_learner.runs.league import LEAGUE_METRICS, League
@@ -24,6 +23,7 @@ from actor_learner.runs.resume import Start, event_files
 from actor_learner.runs.tensorboard import EventFile
 from actor_learner.system.files import Entry, one_line
 from actor_learner.system.memory import MemorySampler
+from actor_learner.system.policy_folders import policy_folder
 
 if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool
