@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from actor_learner.networks.saving import load_network, write_network
 from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.runs.directory import RunDirectory, open_policy
+from actor_learner.runs.directory import RunDirectory, open_policy, read_config
 from actor_learner.system.fields import check_choice
 from actor_learner.system.files import one_line, write_folder_atomically
 from actor_learner.system.installation import install_command
@@ -70,7 +70,8 @@ def export(
         raise ValueError(f"`output` exists; give another name. Received: output={str(output)!r}")
     _check_packages(format)
     exported = result_policy(run)
-    masked = exported.trained_with_masks
+    chosen = read_config(run.path).chosen if run.config.exists() else {}
+    masked = exported.trained_with_masks or bool(chosen.get("action_masks"))
     if masked and not exported.spaces().has_mask_leaf:
         remedy = "`policy.act(observation, action_mask=mask)`" if format == "litert" else "its input `action_mask`"
         warnings.warn(
