@@ -93,18 +93,22 @@ class NotInstallableError(Exception):
     """A virtual environment can't be made; the message is one line."""
 
 
-def prepare(name: str, folder: Path) -> Path:
-    """Return the interpreter of a venv in `folder`, which is made if it doesn't exist. Raises NotInstallableError."""
+def prepare(name: str, folder: Path, calls: tuple[tuple[str, ...], ...] | None = None) -> Path:
+    """Return the interpreter of a venv in `folder`, which is made if it doesn't exist. Raises NotInstallableError.
+
+    calls: the packages in successive calls of pip; by default those of `VENVS`.
+    """
+    calls = calls or VENVS[name]
     venv = folder.resolve() / name
     python, unfinished = venv / "bin/python", folder / f".{name}-unfinished"
     if python.exists() and not unfinished.exists():
         return python
-    print(f"{name}: installing {', '.join(' '.join(call) for call in VENVS[name])} into {venv} ...", flush=True)
+    print(f"{name}: installing {', '.join(' '.join(call) for call in calls)} into {venv} ...", flush=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         unfinished.touch()
         _run([sys.executable, "-m", "venv", "--clear", str(venv)])
-        for packages in VENVS[name]:
+        for packages in calls:
             _run([str(python), "-m", "pip", "install", "--quiet", *packages])
         unfinished.unlink()
     except OSError as error:
