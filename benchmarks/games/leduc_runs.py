@@ -14,7 +14,7 @@ from benchmarks.games.leduc import Probabilities, exploitability, uniform
 from benchmarks.harness import Figures
 
 LEDUC = "pettingzoo:classic/leduc_holdem-v4"
-DECISIONS, MILESTONE = 400_000, 50_000
+DECISIONS, MILESTONE = 300_000, 50_000
 POOLS = {
     "pfsp": al.SelfPlay(size=64, every=5, random=0.0),
     "uniform": al.SelfPlay(size=64, every=5, random=0.0, rule="uniform"),

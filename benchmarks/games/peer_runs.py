@@ -70,11 +70,13 @@ _SB3_NAMES = {"unroll_length": "n_steps", "minibatch_size": "batch_size", "epoch
 
 
 def _words(fields: Figures) -> list[str]:
-    """Return the words after `actor-learner train` for fields."""
-    env, *others = fields.items()
+    """Return the words after `actor-learner train` for fields, of which the first is the game."""
+    env, *flags = fields.items()
     words = [str(env[1])]
-    for name, value in others:
-        words += [f"--{name.replace('_', '-')}", value if isinstance(value, str) else json.dumps(value)]
+    for name, value in flags:
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            words.append(value if isinstance(value, str) else json.dumps(value))
     return words
 
 
@@ -82,9 +84,11 @@ def _shared(game: str) -> dict[str, Program]:
     """Return the programs for agents that share a policy."""
     task = {"game": game, "ent_coef": 0.0, "judged": 0, "normalize_reward": False, "black_death": False}
     task |= {theirs: OURS[game][name] for name, theirs in _SB3_NAMES.items()}
+    task |= _SB3_ALONE[game]
     return {
         "ours": Program("ours", task={"words": _words(OURS[game])}),
-        "sb3": Program("sb3_agents", "games_sb3", {**task, **_SB3_ALONE[game]}, "SuperSuit, num_cpus=0"),
+        "sb3": Program("sb3_agents", "games_sb3", task, "SuperSuit, num_cpus=0"),
+        "sb3, 2 threads": Program("sb3_agents", "games_sb3", {**task, "threads": 2}),
     }
 
 
@@ -94,6 +98,9 @@ PROGRAMS_OF: dict[str, dict[str, Program]] = {
         "ours, every seat learns": Program("ours", task={"words": [CONNECT_FOUR, "--self-play", "none"]}),
         "sb3": Program("sb3_connect_four", "games_sb3", note="PettingZoo's tutorial; every seat learns"),
         "rllib": Program("rllib_connect_four", "games_rllib", {"workers": 2}, "its example, with 2 env runners"),
+        "sb3, 2 threads": Program("sb3_connect_four", "games_sb3", {"threads": 2}),
+        "PettingZoo alone": Program("alone", None, {"game": "pettingzoo"}, "at random; both seats' decisions"),
+        "OpenSpiel alone": Program("alone", "games_rllib", {"game": "open_spiel"}, "at random; both seats' decisions"),
         "rllib, local": Program("rllib_connect_four", "games_rllib", {"workers": 0}, "its example, no env runners"),
     },
     **{game: _shared(game) for game in OURS},
@@ -102,10 +109,10 @@ STEPS = {"simple_spread": 480_000, "knights": 524_288}
 """Decisions of all agents in a learning run."""
 
 
-def run_program(program: Program, venvs: Path, folder: Path, seconds: float, **task: Any) -> list[Sequence[Any]]:
+def run_program(program: Program, venvs: Path, folder: Path, deadline: float, **task: Any) -> list[Sequence[Any]]:
     """Run a program to its end and return its ticks. Raises RunFailedError; none of its processes stays.
 
-    seconds: after which it hasn't ended. task: further fields, of which `folder` is where it writes its results.
+    deadline: seconds that it may take. task: further fields; the program writes its results into their `folder`.
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -118,11 +125,11 @@ def run_program(program: Program, venvs: Path, folder: Path, seconds: float, **t
     changes = {"OMP_NUM_THREADS": str(fields["threads"]), "SDL_VIDEODRIVER": "dummy"} if program.venv else {}
     child = Child(command, folder / "output", child_environment(changes=changes), cwd=folder)
     try:
-        ended = child.wait_for_end(seconds)
+        ended = child.wait_for_end(deadline)
     finally:
         child.end()
     if not ended or child.process.returncode:
-        text = last_line(child.output.read_text(errors="replace")) if ended else f"not done after {seconds:g} s"
+        text = last_line(child.output.read_text(errors="replace")) if ended else f"not done after {deadline:g} s"
         raise RunFailedError(f"{program.script}: {text}")
     return [json.loads(line) for line in clock.read_text().splitlines()]
 

@@ -72,12 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def connect_four(arguments: argparse.Namespace, seed: int) -> Figures:
-    """Train ours by its preset, for fewer decisions."""
-    folder = arguments.runs / f"connect_four-ours-{seed}"
-    decisions = peer_runs.CONNECT_FOUR_DECISIONS
-    config = al.preset(CONNECT_FOUR, seed=seed, run_dir=folder, total_steps=decisions, quiet=True)
-    return _train_ours(config, folder)
+def connect_four(changes: Figures, folder: str, arguments: argparse.Namespace, seed: int) -> Figures:
+    """Train ours by its preset with changes."""
+    run = arguments.runs / f"connect_four-{folder}-{seed}"
+    return _train_ours(al.preset(CONNECT_FOUR, seed=seed, run_dir=run, quiet=True, **changes), run)
 
 
 def connect_four_peer(program: str, decisions: int, arguments: argparse.Namespace, seed: int) -> Figures:
@@ -95,7 +93,8 @@ def connect_four_peer(program: str, decisions: int, arguments: argparse.Namespac
 
 def connect_four_arena(arguments: argparse.Namespace, seed: int) -> Figures:
     """Let the policies of a seed play against each other, the random player and minimax."""
-    players: Figures = {"ours": arguments.runs / f"connect_four-ours-{seed}"}
+    runs = {name: arguments.runs / f"connect_four-{folder}-{seed}" for name, (folder, _) in CONNECT_FOUR_OURS.items()}
+    players: Figures = {name: run for name, run in runs.items() if run.exists()}
     for name, program, decisions in CONNECT_FOUR_PEERS:
         weights = arguments.runs / f"connect_four-{program}-{decisions}-{seed}" / "weights.npz"
         if weights.exists():
@@ -147,6 +146,18 @@ def _train_ours(config: al.TrainConfig, folder: Path) -> Figures:
     return {"decisions": last["env_steps"]}
 
 
+CONNECT_FOUR_OURS: dict[str, tuple[str, Figures]] = {
+    "ours": ("ours", {"total_steps": peer_runs.CONNECT_FOUR_DECISIONS}),
+    "ours, 16 epochs": (
+        "epochs",
+        {"total_steps": peer_runs.CONNECT_FOUR_DECISIONS, "epochs": 16, "minibatch_size": 128, "learning_rate": 3e-4},
+    ),
+    "ours, 2 million": ("preset", {}),
+}
+"""Ours with as many decisions as the peers, with as much computing for each as RLlib, and the whole preset.
+
+RLlib's example has 20 epochs of minibatches of 128: a gradient step for each 6 decisions; our preset one for each 128.
+"""
 CONNECT_FOUR_PEERS = (
     ("sb3, tutorial", "sb3", peer_runs.TUTORIAL_DECISIONS),
     ("sb3", "sb3", peer_runs.CONNECT_FOUR_DECISIONS),
@@ -155,7 +166,10 @@ CONNECT_FOUR_PEERS = (
 Measure = Callable[[argparse.Namespace, int], Figures]
 LEARNING: dict[str, dict[str, Measure]] = {
     "connect_four": {
-        "ours": connect_four,
+        **{
+            name: functools.partial(connect_four, changes, folder)
+            for name, (folder, changes) in CONNECT_FOUR_OURS.items()
+        },
         **{
             name: functools.partial(connect_four_peer, program, decisions)
             for name, program, decisions in CONNECT_FOUR_PEERS

@@ -53,11 +53,14 @@ def main() -> None:
     ticks = Ticks(Clock(task))
     model.learn(task.steps, callback=ticks)
     ticks.tick()
-    found = {
-        way: judge(task.game, lambda rows, greedy=greedy: model.predict(rows, deterministic=greedy)[0], task.judged)
-        for way, greedy in (("greedy", True), ("sampled", False))
-    }
-    Path(task.folder, "found.json").write_text(json.dumps({"decisions": model.num_timesteps, "return": found}))
+    if task.judged:
+        found = {way: judged(model, task, greedy) for way, greedy in (("greedy", True), ("sampled", False))}
+        Path(task.folder, "found.json").write_text(json.dumps({"decisions": model.num_timesteps, "return": found}))
+
+
+def judged(model: PPO, task: SimpleNamespace, greedy: bool) -> dict[str, float]:
+    """Return the policy's mean sum of rewards."""
+    return judge(task.game, lambda rows: model.predict(rows, deterministic=greedy)[0], task.judged)
 
 
 if __name__ == "__main__":
