@@ -46,16 +46,23 @@ def measure_leduc(rule: str, seed: int, runs: Path) -> Figures:
 
 
 def course(run: Path) -> list[Figures]:
-    """Return, for each milestone and the end, the exploitability of the newest policy and of the pool's mixture."""
+    """Return exploitabilities at each milestone and the end.
+
+    They are those of the newest policy, of the mixture of all versions in the pool, and of the newer half of them.
+    """
     found = []
     for folder in _checkpoints(run):
         learner = al.Learner.load(folder)
         network = learner.network
-        newest = exploitability([probabilities_of(network, network.get_weights())])
-        versions = [np.load(path) for path in folder.glob(VERSION_FILE.format("*"))]
-        pool = [probabilities_of(network, _split(network, weights)) for weights in versions]
-        row = {"newest": round(newest, 4), "pool": round(exploitability(pool), 4), "versions": len(pool)}
-        found.append({"decisions": learner.env_steps, **row})
+        paths = sorted(folder.glob(VERSION_FILE.format("*")), key=lambda path: int(path.stem.rpartition("-")[2]))
+        pool = [probabilities_of(network, _split(network, np.load(path))) for path in paths]
+        mixtures = {
+            "newest": [probabilities_of(network, network.get_weights())],
+            "pool": pool,
+            "newer half of the pool": pool[len(pool) // 2 :],
+        }
+        figures = {name: round(exploitability(mixture), 4) for name, mixture in mixtures.items()}
+        found.append({"decisions": learner.env_steps, **figures, "versions": len(pool)})
     return found
 
 
