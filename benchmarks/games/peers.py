@@ -94,6 +94,9 @@ def connect_four_peer(program: str, decisions: int, arguments: argparse.Namespac
 def connect_four_arena(arguments: argparse.Namespace, seed: int) -> Figures:
     """Let the policies of a seed play against each other, the random player and minimax."""
     runs = {name: arguments.runs / f"connect_four-{folder}-{seed}" for name, (folder, _) in CONNECT_FOUR_OURS.items()}
+    for other in arguments.seeds:
+        if other != seed:
+            runs[f"ours, small batches, seed {other}"] = arguments.runs / f"connect_four-small-{other}"
     players: Figures = {name: run for name, run in runs.items() if run.exists()}
     for name, program, decisions in CONNECT_FOUR_PEERS:
         weights = arguments.runs / f"connect_four-{program}-{decisions}-{seed}" / "weights.npz"
@@ -146,18 +149,15 @@ def _train_ours(config: al.TrainConfig, folder: Path) -> Figures:
     return {"decisions": last["env_steps"]}
 
 
+SMALL_BATCHES = {"total_steps": 171_000, "num_envs": 32, "unroll_length": 32, "minibatch_size": 128, "epochs": 8}
+"""A gradient step for each 16 decisions, where our preset has one for each 128, and RLlib's example for each 6."""
 CONNECT_FOUR_OURS: dict[str, tuple[str, Figures]] = {
     "ours": ("ours", {"total_steps": peer_runs.CONNECT_FOUR_DECISIONS}),
-    "ours, 16 epochs": (
-        "epochs",
-        {"total_steps": peer_runs.CONNECT_FOUR_DECISIONS, "epochs": 16, "minibatch_size": 128, "learning_rate": 3e-4},
-    ),
+    "ours, small batches": ("small", SMALL_BATCHES),
+    "ours, small batches, every seat learns": ("seats", {**SMALL_BATCHES, "self_play": None}),
     "ours, 2 million": ("preset", {}),
 }
-"""Ours with as many decisions as the peers, with as much computing for each as RLlib, and the whole preset.
-
-RLlib's example has 20 epochs of minibatches of 128: a gradient step for each 6 decisions; our preset one for each 128.
-"""
+"""Ours with as many decisions as the peers, by the preset and by batches for so few; and the whole preset."""
 CONNECT_FOUR_PEERS = (
     ("sb3, tutorial", "sb3", peer_runs.TUTORIAL_DECISIONS),
     ("sb3", "sb3", peer_runs.CONNECT_FOUR_DECISIONS),
