@@ -52,9 +52,11 @@ class Record(dict[Any, Any]):
 
 
 class Records(list[Any]):
-    """A list of a JSON file; an entry by name is that of each element."""
+    """A list of a JSON file; an entry by name is that of each element, or the elements that have this `name`."""
 
     def __getitem__(self, key: Any) -> Any:
+        if named := [each for each in self if isinstance(each, Record) and each.get("name") == key]:
+            return Records(named)
         return super().__getitem__(key) if isinstance(key, int) else Records(each[key] for each in self)
 
 
