@@ -190,7 +190,8 @@ def measure_speeds(arguments: argparse.Namespace) -> Figures:
     found: Figures = {}
     for task in arguments.tasks:
         tell(task)
-        runs = {name: functools.partial(speed, program, arguments) for name, program in PROGRAMS_OF[task].items()}
+        programs = {name: PROGRAMS_OF[task][name] for name in arguments.names or PROGRAMS_OF[task]}
+        runs = {name: functools.partial(speed, program, arguments) for name, program in programs.items()}
         speeds = run_in_turns(runs, arguments.rounds)
         ratios = {
             name: ratio_of(speeds["ours"], others)._asdict()
