@@ -57,7 +57,8 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     check_memory(config.local_actors)
     for each in config.of_policies.values() or [config]:
         _check_optimizer(each)
-    config.algorithm.check_batch(batch_rows(config), config.total_steps)
+    for each in config.of_policies.values() or [config]:
+        each.algorithm.check_batch(batch_rows(config), config.total_steps)
     if config.deterministic_ops:
         compile_cache.use_deterministic_ops(config.device)
     compile_cache.begin(config.learner_threads)
@@ -120,7 +121,7 @@ def start_actors(config: TrainConfig, start: Start) -> ActorPool:
     network: Any = network_maker(config, start.checkpoint)
     if config.policies is not None:
         network = {
-            name: network_maker(own, _policy_checkpoint(config, start.checkpoint, name))
+            name: network_maker(own, _policy_checkpoint(start.checkpoint, name))
             for name, own in config.of_policies.items()
         }
     seed, updates = config.seed, start.state.updates
@@ -129,10 +130,9 @@ def start_actors(config: TrainConfig, start: Start) -> ActorPool:
     return make_pool(config, network, seed=seed, logs_dir=start.run.logs)
 
 
-def _policy_checkpoint(config: TrainConfig, checkpoint: Path | None, name: str) -> Path | None:
-    """Return a policy's part of a checkpoint; None where it doesn't learn, and so has none."""
-    assert config.policies is not None
-    return policy_folder(checkpoint, name) if checkpoint is not None and config.policies[name].learning else None
+def _policy_checkpoint(checkpoint: Path | None, name: str) -> Path | None:
+    """Return a policy's part of a checkpoint."""
+    return None if checkpoint is None else policy_folder(checkpoint, name)
 
 
 def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
@@ -271,10 +271,10 @@ def make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Any:
     for policy in learning:
         steps = max(1, round(config.total_steps * policy.share / share))
         own = config.of_policies[policy.name].replace(total_steps=steps)
-        members[policy.name] = _policy_learner(own, _policy_checkpoint(config, start.checkpoint, policy.name), policy)
+        members[policy.name] = _policy_learner(own, _policy_checkpoint(start.checkpoint, policy.name), policy)
     networks = {policy.name: policy.network for policy in actors.policies}
     fixed = {policy.name: policy.exported.weights for policy in actors.policies if policy.name not in members}
-    return Team(members, networks, fixed, start.state.updates)
+    return Team(members, networks, fixed, config.total_steps, start.state.updates)
 
 
 def _policy_learner(config: TrainConfig, checkpoint: Path | None, policy: PoolPolicy) -> Learner:
@@ -428,6 +428,11 @@ def check_networks(config: TrainConfig, actors: ActorPool, run: RunDirectory) ->
     for policy in actors.policies:
         if config.of_policies.get(policy.name, config).network is not None:
             check_can_be_saved(policy.network, run.path)
+
+
+def has_rows(learner: Any, batch: Trajectory | Mapping[str, Trajectory]) -> bool:
+    """Return whether a learner finds rows in a batch: a pool returns no other where there is one policy."""
+    return not isinstance(batch, Mapping) or any(batch[name].valid.any() for name in learner.members)
 
 
 def warn_of_bounds(actors: ActorPool, batch: Trajectory | Mapping[str, Trajectory]) -> None:

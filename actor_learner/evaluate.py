@@ -130,6 +130,7 @@ def evaluate(
     opponent: Any = None,
     seat: int | None = None,
     policies: Mapping[str, Any] | None = None,
+    policy_of: Mapping[str, str] | Callable[[Any], str] | None = None,
 ) -> Evaluation:
     """Plays `episodes` episodes in this process.
 
@@ -161,6 +162,7 @@ def evaluate(
         seat: The policy's seat in a game, counted from 0; None: all seats in turn.
         policies: For a run with several policies: others in place of its own, by name. A run directory (whose policy of
             that name plays), another folder with a policy or a network, a Keras model, or a `Policy`.
+        policy_of: For a run with several policies: which one plays which agent; by default the run's.
         record: "minari:NAME": the name of a new Minari dataset of these episodes. Needs single environments, of which
             one is stepped. None: nothing is recorded.
 
@@ -190,10 +192,10 @@ def evaluate(
         if (own := factory.seats) is not None:
             seats = dataclasses.replace(seats, outcome=own.outcome or seats.outcome)
         factory = dataclasses.replace(factory, seats=seats)
-    if (policy_of := _policies_of(config, policies)) is not None:
+    if (rule := _policies_of(config, policies, policy_of)) is not None:
         if sitting is not None:
             raise refusal("opponent", "None for a run with several policies; `policies` names others", opponent)
-        factory = dataclasses.replace(factory, policy_of=policy_of)
+        factory = dataclasses.replace(factory, policy_of=rule)
     if max_episode_steps is not None:
         factory = factory.limited(max_episode_steps)
     with contextlib.ExitStack() as stack:
@@ -241,7 +243,7 @@ def _evaluation_of_team(
     return Evaluation(returns, lengths, info, dict(zip(environments.names, found, strict=True)))
 
 
-def _policies_of(config: Mapping[str, Any], policies: Mapping[str, Any] | None) -> PolicyOf | None:
+def _policies_of(config: Mapping[str, Any], policies: Mapping[str, Any] | None, policy_of: Any) -> PolicyOf | None:
     """Return which policy of a run plays which agent; None for a run of one policy.
 
     Raises ValueError for `policies` that the run hasn't.
@@ -252,7 +254,10 @@ def _policies_of(config: Mapping[str, Any], policies: Mapping[str, Any] | None) 
         raise refusal("policies", f"a dict by the names of {expected}", list(policies))
     if own is None:
         return None
-    return PolicyOf(tuple(own), rule_of(own, check_policy_of("policy_of", config.get("policy_of"))))
+    recorded = config.get("policy_of")
+    if policy_of is None and (marks := callable_marks(recorded)):
+        raise ValueError(f"`policy_of` must be given, because the run's was the callable {marks[0]}. Received: None")
+    return PolicyOf(tuple(own), rule_of(own, check_policy_of("policy_of", policy_of or recorded)))
 
 
 RANDOM_PLAYER = "random"
@@ -376,6 +381,8 @@ def _policy(source: Any, environments: Environments) -> Policy:
 
 def _policy_of(source: Any, name: str, environments: Environments) -> Policy:
     """Return one of several policies: that of this name of a run, or what the source holds itself."""
+    if isinstance(source, Policy):  # which may take other seats, too: memories and random numbers are each seat's own
+        return source.copied()
     if isinstance(source, (str, os.PathLike)):
         folder = policy_folder(path := local_path(source), name)
         source = folder if folder.is_dir() else path
@@ -520,8 +527,8 @@ def _evaluations(
     quotas = [[episodes // rows + (index < episodes % rows) for index in range(rows)] for rows in counts]
     played: list[list[list[_Episode]]] = [[[] for _ in range(rows)] for rows in counts]
     with contextlib.ExitStack() as stack:
-        for player in players:
-            stack.enter_context(player.policy.reseeded(seed))
+        for role, player in enumerate(players):  # each with random numbers of its own
+            stack.enter_context(player.policy.reseeded(np.random.SeedSequence([seed, role]) if role else seed))
             player.begin(seed)
         while any(list(map(len, own)) != quota for own, quota in zip(played, quotas, strict=True)):
             actions = [player.choose() for player in players]

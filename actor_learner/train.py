@@ -60,6 +60,8 @@ class _Run:
             started = time.perf_counter()
             trajectory = actors.collect(timeout=None)
             trajectory = trajectory.at_updates(earlier_updates)
+            if not build.has_rows(learner, trajectory):  # all of policies that don't learn
+                continue
             collected = time.perf_counter()
             if self.league is not None:
                 self.league.record(actors.results)

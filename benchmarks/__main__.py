@@ -22,7 +22,7 @@ TOPICS = {
     "games": "benchmarks.games.games",
     "tag": "benchmarks.games.tag",
     "value": "benchmarks.games.value",
-    "game_peers": "benchmarks.games.peers",
+    "game-peers": "benchmarks.games.peers",
     "recurrent": "benchmarks.recurrent.compare",
     "replay": "benchmarks.replay.compare",
     "resources": "benchmarks.replay.resources",

@@ -131,10 +131,6 @@ def test_a_network_whose_policy_may_see_the_state_is_refused(network, message):
     ("changes", "message"),
     [
         ({"self_play": True}, r"leave it out with `self_play`. Received: centralized_value=True"),
-        (
-            {"policies": {"one": al.PolicyConfig(agents="*0"), "rest": al.PolicyConfig(agents="*")}},
-            r"leave it out with `policies`. Received: ",
-        ),
         ({"algorithm": al.DQN()}, r"must be left out for DQN.* Received: centralized_value=True"),
         (
             {"network": al.default_network, "normalize_observation": True},

@@ -192,6 +192,7 @@ def steps(
     stop: Sequence[int],
     block: int = 0,
     heartbeat: MutableSequence[int] | None = None,
+    shared: bool = False,
 ) -> Unroll[tuple[Position, Times]]:
     """Step `b` environments `T` times and write every row of `columns`, `[T, b, ...]`.
 
@@ -202,7 +203,8 @@ def steps(
     environments: in the state in which the last unroll left them, at `position`. version: of the policy's weights.
     first_env: the number of the first environment; the others follow. stop: the arena's stop words. block: the number
     of the columns' block. heartbeat: its first number grows by 2 with each step, and is odd while the environments
-    step.
+    step. shared: several policies play, whose rows are kept together: an error ends the unroll early without a valid
+    row, too. Such an error may be thrown into it where it waits.
     """
     observation, started = position
     _prepare(columns, version, first_env, started, policy.state_leaves)
@@ -234,12 +236,12 @@ def steps(
             row[...] = leaf
         chosen_log_prob[...] = log_prob
         beat[0] = beats + 1
-        yield answer
-        before = clock()
         try:
+            yield answer
+            before = clock()
             observation, reward, terminated, truncated, valid, final, episodes, started = step(answer)
         except Exception as raised:
-            if not columns.valid[:t].any():
+            if not t or not (shared or columns.valid[:t].any()):
                 raise
             error = raised
             _end_early(columns, t, policy, observation)
@@ -340,6 +342,7 @@ class _Role:
         self.environments, self.policy, self._blocks, self._share = environments, policy, blocks, share
         (self._first_env,) = share_of(*share, startup.first_env)
         self._position = Position(environments.observation, np.ones(environments.num_envs, bool))
+        self.has_rows = False  # valid ones, in the last unroll
         self._turns: TurnWriter | None = None
         vector_env = environments.vector_env
         if isinstance(vector_env, TurnGames):
@@ -364,7 +367,9 @@ class _Role:
             times = Times(*seconds)
         else:
             places = self.environments, self.policy, columns, self._position
+            common["shared"] = self._share[0] < self._share[1]
             self._position, times = yield from steps(*places, first_env=self._first_env, **common)
+        self.has_rows = bool(columns.valid.any())
         if (missing := np.isnan(columns.behaviour_log_prob)).any():
             raise FloatingPointError(_describe_nan(columns, missing))
         for leaf in self.policy.state_leaves:
@@ -457,17 +462,24 @@ class Actor:
         unrolls += [role.unroll(assignment, stop, None) for role in others]
         while True:
             stop[:] = self._stop
-            actions, results = [], list[Times]()
+            actions, results, waiting = [], list[Times](), list[Unroll[Times]]()
             for unroll in unrolls:
                 try:
                     actions.append(next(unroll))
+                    waiting.append(unroll)
                 except StopIteration as end:
                     results.append(end.value)
             if results:
-                return Times(
-                    sum(times.env for times in results), sum(times.acting for times in results), results[0].error
-                )
+                break
             environments.offer(actions)
+        error = next((times.error for times in results if times.error is not None), None)
+        if error is not None:  # of one policy's part: those that wait for their next step end with it
+            for unroll in waiting:
+                with contextlib.suppress(StopIteration):
+                    unroll.throw(error)
+            if not any(role.has_rows for role in self._roles):
+                raise error
+        return Times(sum(times.env for times in results), sum(times.acting for times in results), error)
 
 
 def _frozen_policy(exported: ExportedPolicy, slots: Array, opponent: Opponent) -> Policy:

@@ -28,7 +28,7 @@ from actor_learner.actors.scheduling import FreeRunning, LockStep
 from actor_learner.actors.transport.batches import AnyBlock, BlockLayout
 from actor_learner.actors.transport.messages import Done
 from actor_learner.actors.transport.weights import check_finite
-from actor_learner.config.policies import rule_of
+from actor_learner.config.policies import rule_of, seed_of
 from actor_learner.config.pool_checks import check_info_keys, first_envs
 from actor_learner.config.self_play import RESULT_KEYS, SelfPlay
 from actor_learner.config.settings import PoolSettings, names_of
@@ -288,7 +288,7 @@ class ActorPool:
             parts, shares, networks = {ONLY_POLICY: spaces}, {ONLY_POLICY: 1}, {ONLY_POLICY: network}
         of_game = sum(shares.values())
         networks = {
-            name: _build_network(networks[name], part, settings, backend, settings.seed + number)
+            name: _build_network(networks[name], part, settings, backend, seed_of(settings.seed, number))
             for number, (name, part) in enumerate(parts.items())
         }
         own = {name: _policy_part(networks[name], part, settings) for name, part in parts.items()}

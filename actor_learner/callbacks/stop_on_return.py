@@ -33,7 +33,8 @@ class StopOnReturn(Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         found = self.actors.episodes
-        of_policies = [found] if "return" in found else list(found.values())
+        policy = self.monitor.partition("/")[0]
+        of_policies = [found] if "return" in found else [found[policy]] if policy in found else list(found.values())
         self._finished += min(len(episodes["return"]) for episodes in of_policies)
         value = (logs or {}).get(self.monitor)
         if value is None or value < self.threshold:

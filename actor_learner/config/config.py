@@ -19,7 +19,7 @@ from actor_learner.algorithms import BY_NAME
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.config import references
-from actor_learner.config.policies import PolicyConfig
+from actor_learner.config.policies import PolicyConfig, seed_of
 from actor_learner.config.pool_checks import check_sequences, check_tf32
 from actor_learner.config.references import algorithm_class, callable_name
 from actor_learner.config.self_play import SelfPlay
@@ -303,6 +303,9 @@ class TrainConfig(checks.NamedFields, PoolSettings):
                     raise unknown_field(owner, key, value, names_of(type(algorithm)) | POLICY_FIELDS)
             changes: dict[str, Any] = {key: fields.pop(key) for key in hyperparameters}
             algorithm = dataclasses.replace(algorithm, **changes)
+        source: Any = fields.get("init_from")
+        if source is not None and os.path.isdir(folder := os.path.join(source, POLICIES_FOLDER, name)):
+            fields["init_from"] = folder  # of a run with several, the one of this name
         if self.init_from is not None and not {"network", "init_from"} & fields.keys():
             fields["init_from"] = os.path.join(self.init_from, POLICIES_FOLDER, name)
         elif self.init_from is not None:
@@ -311,7 +314,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         if fields.get("init_from", fields.get("network")) is not None:  # which brings a network
             given = self.network_fields()
             shared |= {field.name: field.default for field in dataclasses.fields(self) if field.name in given}
-        shared |= {"policies": None, "policy_of": None, "callbacks": (), "seed": (self.seed + place) % 2**32}
+        shared |= {"policies": None, "policy_of": None, "callbacks": (), "seed": seed_of(self.seed, place)}
         return self.replace(**shared, **fields, algorithm=algorithm)
 
     def _algorithm_defaults(self) -> Mapping[str, Any]:

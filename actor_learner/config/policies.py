@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actor_learner.config.references import is_pythons_own, resolve_reference
+import numpy as np
+
+from actor_learner.config.references import is_pythons_own, marked_name, resolve_reference
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import refusal
 
@@ -47,6 +49,11 @@ class PolicyConfig:
         object.__setattr__(self, "fields", fields)
 
 
+def seed_of(seed: int, place: int) -> int:
+    """Return the seed of the policy at a place, from 0 on, among those of a run; the first has the run's own."""
+    return int(np.random.SeedSequence([seed, place]).generate_state(1)[0]) if place else seed
+
+
 def check_policies(name: str, value: Any) -> dict[str, PolicyConfig] | None:
     """Return the policies that a value means: a dict by name, names, or a TOML file with a table for each."""
     if value is None or (isinstance(value, str) and value.lower() == "none"):
@@ -78,6 +85,8 @@ def check_policy_of(name: str, value: Any) -> PolicyRule | None:
         value = resolve_reference(value, name)
     if value is None:
         return None
+    if marked_name(value) is not None:
+        raise refusal(name, "given again, because the run's config.json holds only its name", marked_name(value))
     if callable(value):
         rule: PolicyRule = value
         return rule
@@ -115,7 +124,8 @@ def _policy(argument: str, name: Any, value: Any) -> PolicyConfig:
         return value
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise refusal(f"{argument}[{name!r}]", "a PolicyConfig(...), or a dict of its settings", value)
-    return PolicyConfig(**value)
+    fields: dict[str, Any] = {key: None if each == "none" else each for key, each in value.items()}
+    return PolicyConfig(**fields)
 
 
 def _read_tables(name: str, path: str | os.PathLike[str]) -> Mapping[str, Any]:
@@ -131,7 +141,4 @@ def _read_tables(name: str, path: str | os.PathLike[str]) -> Mapping[str, Any]:
         raise refusal(name, f"a TOML file with a table for each policy ({error})", str(path)) from error
     if loose := [key for key, value in tables.items() if not isinstance(value, Mapping)]:
         raise refusal(name, f"a TOML file of tables, one for each policy; {loose[0]!r} is in none", str(path))
-    return {
-        key: {name: None if value == "none" else value for name, value in table.items()}
-        for key, table in tables.items()
-    }
+    return tables

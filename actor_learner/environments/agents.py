@@ -17,6 +17,7 @@ from actor_learner.environments.games import (
     agents_of,
     batch_of,
     close_game,
+    mask_space,
     require_agents,
     require_known,
     shared_spaces,
@@ -116,7 +117,8 @@ class ParallelGames:
             member.see(row, observation, infos.get(agent, {}))
         if self.state_space is not None:
             state = state_of(self.games[number], self.name, self.state_space)
-            for agent_number, (member, row) in enumerate(places.values()):
+            for agent_number, agent in enumerate(self.agents[number]):
+                member, row = places[agent]
                 member.see_state(row, agent_number, state)
 
 
@@ -145,7 +147,10 @@ class AgentsVectorEnv(AnyVectorEnv):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         first = create_empty_array(self.single_observation_space, self.num_envs, np.zeros)
         self._newest: list[Any] = list(iterate(self.observation_space, first))
-        self._masks: dict[int, Any] = {}
+        # A policy's agents may all come after the first reset, which says whether there are masks.
+        declared = None if agents is None else mask_space(games.games[0], next(iter(self._rows[0])))
+        ones = None if declared is None else np.ones(declared.shape, np.int8)
+        self._masks: dict[int, Any] = {} if ones is None else dict.fromkeys(range(self.num_envs), ones)
         self.choices: list[Any] | None = None
         """The actions of the next step; None: not given yet."""
         self.error: Exception | None = None

@@ -128,6 +128,12 @@ def shared_spaces(game: Any, name: str, agents: Sequence[Agent] | None = None) -
     return observation, action
 
 
+def mask_space(game: Any, agent: Agent) -> Any:
+    """Return the space of an agent's masks, if its observations declare them."""
+    space = game.observation_space(agent)
+    return space.spaces.get(MASK_KEY) if isinstance(space, Dict) else None
+
+
 def state_of(game: Any, name: str, space: Space[Any] | None = None) -> Any:
     """Return the state of a whole game. Raises EnvError without one, and for another shape than the space's."""
     try:

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from actor_learner.learner.learner import Learner
+from actor_learner.networks.saving import save_network
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.files import Entry, write_folder_atomically
 from actor_learner.system.policy_folders import policy_folder
@@ -40,7 +41,8 @@ class Team:
     "good/policy_loss".
 
     members: the learners, by the policies' names. networks: of all policies, also of those that don't learn. fixed: the
-    weights of the latter, as one vector each.
+    weights of the latter, as one vector each. total_steps: of the run, in the rows of all learners; schedules of each
+    learner follow the run.
     """
 
     device = ""  # each learner has its own
@@ -50,11 +52,12 @@ class Team:
         members: Mapping[str, Learner],
         networks: Mapping[str, keras.Model],
         fixed: Mapping[str, Array],
+        total_steps: int,
         updates: int = 0,
     ) -> None:
         self.members = dict(members)
         self.network = Networks(networks)
-        self.updates = updates
+        self._total_steps, self.updates = total_steps, updates
         """Updates in which a learner learned something."""
         self._fixed = dict(fixed)
         self._changed = dict.fromkeys(members, updates)  # the update after which a learner's weights last changed
@@ -92,10 +95,13 @@ class Team:
         """
         metrics: dict[str, float] = {}
         learned: list[str] = []
+        done = self.env_steps
         for name, member in self.members.items():
             trajectory = trajectories[name]
             if not trajectory.valid.any():
                 continue
+            if done:  # so that it has learned from the same share of its rows as the run of all rows
+                member.total_steps = max(1, round(self._total_steps * member.env_steps / done))
             found = member.update(trajectory, on_policy=trajectory.policy_version >= self._changed[name])
             metrics |= {f"{name}/{key}": value for key, value in found.items()}
             if "undone" not in found:
@@ -114,7 +120,13 @@ class Team:
         )
 
     def write_checkpoint(self, folder: Path, earlier: Path | None, *, with_buffer: bool) -> Mapping[str, Entry]:
-        """Write each learner into a folder of its own, `policies/<name>`; see `Learner.write_checkpoint`."""
+        """Write each learner into a folder of its own, `policies/<name>`; see `Learner.write_checkpoint`.
+
+        Of a policy that doesn't learn, the network is there: where it came from may change.
+        """
+        for name in self._fixed:
+            save = functools.partial(save_network, self.network.networks[name])
+            write_folder_atomically(policy_folder(folder, name), save)
         for name, member in self.members.items():
             before = None if earlier is None else policy_folder(earlier, name)
             linked: dict[str, Entry] = {}

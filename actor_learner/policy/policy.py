@@ -8,6 +8,7 @@ then is TensorFlow imported, without a GPU.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import warnings
@@ -132,6 +133,10 @@ class Policy:
         """Sample with noise from `seed`, and without memories, in a `with` block; afterwards both are as before."""
         with self._noise.reseeded(seed), self._state.forgotten():
             yield
+
+    def copied(self) -> Policy:
+        """Return a policy with the same weights, and with memories and random numbers of its own."""
+        return Policy(dataclasses.replace(self.exported, weights=self._weights))
 
     def renew_noise(self, rows: Array | None = None) -> None:
         """Make the next step draw new noise for `rows` (bool [N]; None: all), even if `noise_hold` would keep it."""

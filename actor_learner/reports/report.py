@@ -27,7 +27,7 @@ from actor_learner.runs import artifacts
 from actor_learner.runs.checkpoints import RunState, checkpoint_folders
 from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import is_locked
-from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsReader
+from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsReader, has_undone
 from actor_learner.runs.recorded_config import WITHOUT_EFFECT, RecordedConfig, Value, flat_config
 from actor_learner.system import __version__
 from actor_learner.system.fields import refusal
@@ -109,7 +109,7 @@ def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
         "actor_time": _shares(status, ACTOR_TIME),
         "limited_by": f"L{str(status.limited_by)[1:]} (over the whole run)." if knows_limit else "",
         "incidents": [_incident(found) for found in artifacts.incidents(run)],
-        "undone": sum("undone" in row for row in rows),
+        "undone": sum(map(has_undone, rows)),
         "restarts": _restarts(rows),
         "most_restarts": _MAX_RESTARTS,
         "evaluation": _last_values(rows, "evaluation/"),

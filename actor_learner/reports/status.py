@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from actor_learner.reports.bottleneck import Bottleneck, bottleneck
-from actor_learner.runs.metrics import ACTOR_TIME, HOST, LEARNER_TIME
+from actor_learner.runs.metrics import ACTOR_TIME, HOST, LEARNER_TIME, has_undone
 from actor_learner.runs.recorded_config import RecordedConfig
 
 SMOOTHING_SECONDS = 5.0
@@ -108,7 +108,7 @@ class Summary:
         self.rows += 1
         if self._compiled:
             self._first = row["time_seconds"], row["env_steps"]
-        self._undone += "undone" in row
+        self._undone += has_undone(row)
         if causes := row.get("actor_restart_causes"):
             self._cause = printable(causes[-1])
         if math.isfinite(value := row.get("episode_return", math.nan)):

@@ -55,6 +55,7 @@ class RunState:
     event_files: Mapping[str, int] = field(default_factory=dict)  # bytes of each of TensorBoard's files
     calls: Sequence[Sequence[Any]] = field(default_factory=list)  # as `ActorPool.calls` returns them
     league: Mapping[str, Any] | None = None  # as `League.to_json` returns it
+    policies: Sequence[str] = field(default_factory=list)  # the names of several policies
 
     @classmethod
     def read(cls, folder: Path) -> RunState:
@@ -97,6 +98,8 @@ class RunState:
             raise ValueError("a number is not finite")
         if not all(type(size) is int for size in self.event_files.values()):
             raise ValueError("event_files must be sizes")
+        if not all(isinstance(name, str) and os.path.basename(name) == name for name in self.policies):
+            raise ValueError("policies must be names")
         calls = Calls()
         for name, args in self.calls:
             if type(args) is not list:
@@ -208,9 +211,9 @@ def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError
         try:
             if RUN_FILE not in check_folder(path, leave_out=BUFFER_FILES):  # a damaged buffer is filled anew
                 raise _damage(path, f"it has no {RUN_FILE}")
-            for policy in sorted((path / POLICIES_FOLDER).glob("*/")):
-                check_folder(policy, leave_out=BUFFER_FILES)
             state = RunState.read(path)
+            for policy in state.policies:
+                check_folder(path / POLICIES_FOLDER / policy, leave_out=BUFFER_FILES)
             if state.updates != int(path.name):
                 raise _damage(path, "its name states another number of updates")
             return path, state, damages

@@ -192,8 +192,8 @@ def open_run(path: str | os.PathLike[str]) -> RunDirectory:
 
 def open_policy(path: str | os.PathLike[str]) -> RunDirectory:
     """Return the directory of a policy: a run's, as `open_run`, or `policies/<name>` in a run with several."""
-    folder = local_path(path)
-    if folder.parent.name != POLICIES_FOLDER or not folder.is_dir():
+    folder = Path(path)
+    if is_on_hub(path) or folder.parent.name != POLICIES_FOLDER or not folder.is_dir():
         return open_run(path)
     open_run(folder.parent.parent)
     return RunDirectory(folder)

@@ -98,6 +98,11 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, float]]:
     return rows
 
 
+def has_undone(row: Mapping[str, Any]) -> bool:
+    """Return whether an update was undone, that of one of several policies, too."""
+    return any(name == "undone" or name.endswith("/undone") for name in row)
+
+
 def last_metrics(file: Path) -> dict[str, float]:
     """Return the last row of a metrics.jsonl; {} if there is no such file."""
     return read_metrics(file.parent)[-1] if file.exists() else {}

@@ -46,8 +46,8 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
     processes = ["learner", *(f"actor_{actor}" for actor in range(config.num_actors))]
     return [
         *("env_steps", "updates", "time_seconds", "steps_per_second", "episode_return", "episode_length"),
-        *(f"episode/{key}" for key in config.info_keys),
         *(f"{policy}/{name}" for policy in config.policies or () for name in ("episode_return", "episode_length")),
+        *(f"{policy}episode/{key}" for policy in _prefixes(config) for key in config.info_keys),
         *("policy_lag", "policy_lag_max"),
         *(() if config.self_play is None else LEAGUE_METRICS),
         *learned,
@@ -56,6 +56,11 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
         *(f"memory/{process}_mb" for process in processes),
         *(f"cpu/{process}" for process in (*processes, "others", "pressure")),
     ]
+
+
+def _prefixes(config: TrainConfig) -> list[str]:
+    """Return the beginnings of the names of policies' metrics; an empty one where there is one policy."""
+    return [f"{policy}/" for policy in config.policies or ()] or [""]
 
 
 class Recorder:
@@ -89,7 +94,7 @@ class Recorder:
         self._env_steps, self._ahead = learner.env_steps, 0
         self._windows = {
             prefix + name: deque[float](start.state.episodes.get(prefix + name, ()), maxlen=EPISODE_WINDOW)
-            for prefix in [f"{policy}/" for policy in config.policies or ()] or [""]
+            for prefix in _prefixes(config)
             for name in ("return", "length", *config.info_keys)
         }
         self.rows = 0
@@ -162,7 +167,7 @@ class Recorder:
             prefix = f"{name}/" if name else ""
             found = {key.removeprefix(prefix): value for key, value in losses.items() if key.startswith(prefix)}
             if "undone" not in found:
-                self._undone_in_a_row[name] = 0
+                self._undone_in_a_row[name] *= not found  # without a row, nothing was tried
                 continue
             self._undone_in_a_row[name] += 1
             self._record_undone(name, learner, trajectory[name] if name else trajectory, found)
@@ -300,6 +305,7 @@ class Recorder:
             metrics_size=self._metrics.sync(),
             event_files=event_files(self._run.path),
             calls=self._actors.calls,
+            policies=list(self._config.policies or ()),
             league=None if self._league is None else self._league.to_json(),
         )
 
@@ -310,7 +316,7 @@ class Recorder:
     def _episode_metrics(self) -> dict[str, float]:
         found = {}
         for key, values in self._windows.items():
-            policy, _, name = key.rpartition("/") if self._config.policies else ("", "", key)
+            policy, _, name = key.partition("/") if self._config.policies else ("", "", key)
             if values:
                 found[f"{policy}/{_NAMES.get(name, f'episode/{name}')}".lstrip("/")] = float(np.mean(values))
         for name in _NAMES.values() if self._config.policies else ():

@@ -172,12 +172,19 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
     for each in (recorded, given):
         if isinstance(settings := each.get("self_play"), Mapping):  # the size of the pool may change
             each["self_play"] = {name: value for name, value in settings.items() if name != "size"}
+    known_policies, policies = recorded.get("policies"), given.get("policies")
+    if isinstance(known_policies, Mapping) and isinstance(policies, Mapping):
+        given["policies"] = {name: _known(known_policies.get(name), policy) for name, policy in policies.items()}
     may_differ = names_of(TrainConfig, "none", "pace")
     differences = [
         _difference(name, recorded[name], value)
         for name, value in given.items()
         if name in recorded and name not in may_differ and not _equal(recorded[name], value)
     ]
+    for name in ("policies", "policy_of"):  # on which random numbers depend, and which pattern counts
+        orders = [list(each[name]) if isinstance(each.get(name), Mapping) else [] for each in (recorded, given)]
+        if sorted(orders[0]) == sorted(orders[1]) and orders[0] != orders[1]:
+            differences.append(_difference(f"the order of {name}", *orders))
     steps = recorded.integer("total_steps")
     if steps is not None and config.total_steps < steps:
         differences.append(_difference("total_steps (which may grow)", steps, config.total_steps))
@@ -189,6 +196,14 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
             f"`run_dir` holds a run with another config: {'; '.join(differences)}. Resume it with its own config, "
             f"or give another run_dir. Received: run_dir={str(config.run_dir)!r}"
         )
+
+
+def _known(recorded: Any, given: Any) -> Any:
+    """Return a policy's settings without fields of its algorithm that an earlier version didn't have."""
+    before = recorded.get("algorithm") if isinstance(recorded, Mapping) else None
+    if not isinstance(before, Mapping) or not isinstance(given.get("algorithm"), Mapping):
+        return given
+    return {**given, "algorithm": {name: value for name, value in given["algorithm"].items() if name in before}}
 
 
 def _difference(name: str, before: Any, now: Any) -> str:

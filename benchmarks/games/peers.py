@@ -1,10 +1,10 @@
 """Compares games with other libraries: their policies and speeds; and the exploitability of ours on Leduc hold'em.
 
-    scripts/measure game_peers --task connect_four --seeds 0 --output benchmarks/games/peers.json          # 50 minutes
-    scripts/measure game_peers --task simple_spread --output benchmarks/games/peers.json                   # 12 minutes
-    scripts/measure game_peers --task knights --output benchmarks/games/peers.json                         # 20 minutes
-    scripts/measure game_peers --task leduc --output benchmarks/games/peers.json                           # 25 minutes
-    scripts/measure game_peers --speed --output benchmarks/games/peers_speed.json                          # 70 minutes
+    scripts/measure game-peers --task connect_four --seeds 0 --output benchmarks/games/peers.json          # 50 minutes
+    scripts/measure game-peers --task simple_spread --output benchmarks/games/peers.json                   # 12 minutes
+    scripts/measure game-peers --task knights --output benchmarks/games/peers.json                         # 20 minutes
+    scripts/measure game-peers --task leduc --output benchmarks/games/peers.json                           # 25 minutes
+    scripts/measure game-peers --speed --output benchmarks/games/peers_speed.json                          # 70 minutes
 
 A row that the file has is left out, and a peer's policy that was trained before is used again. The virtual
 environments of the peers are made on first use. Speeds are in decisions that are learned from per second of the whole
@@ -57,7 +57,7 @@ def main() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("scripts/measure game_peers", description=inspect.cleandoc(__doc__ or ""))
+    parser = argparse.ArgumentParser("scripts/measure game-peers", description=inspect.cleandoc(__doc__ or ""))
     parser.formatter_class = form
     parser.add_argument("--task", choices=LEARNING, default="connect_four")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

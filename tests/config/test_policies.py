@@ -27,7 +27,8 @@ def test_a_policy_has_the_runs_settings_but_for_its_own():
     assert good.algorithm == al.A2C(ent_coef=0.1, learning_rate=1e-3)
     assert good.hidden_sizes == (4,)
     assert adversary.algorithm == al.PPO(gamma=0.9, ent_coef=0.2)
-    assert (good.seed, adversary.seed) == (5, 6)
+    assert good.seed == 5
+    assert adversary.seed not in (5, 6)
     assert good.policies is None
     assert good.unroll_length == config.unroll_length
     assert config_of(None, None).of_policies == {}

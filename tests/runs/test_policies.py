@@ -99,6 +99,7 @@ def test_a_policy_of_another_run_acts_and_never_learns(run, tmp_path):
     result = al.train(config(tmp_path / "run", policies))
     assert_equal({"prey": run.network["prey"].get_weights()}, {"prey": result.network["prey"].get_weights()})
     assert not [name for name in result.metrics if name.startswith("prey/") and "episode" not in name]
+    (tmp_path / "run" / "policies" / "prey").rename(tmp_path / "moved")
     resumed = al.train(config(tmp_path / "run", policies, updates=6), resume=True)
     assert_equal({"prey": run.network["prey"].get_weights()}, {"prey": resumed.network["prey"].get_weights()})
     whole = al.train(config(tmp_path / "from", updates=1, total_steps=1, init_from=run.run_dir, hidden_sizes=None))
