@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     from actor_learner.environments.factory import resolve_env
 
     config = train_config(arguments)
+    config.require_one_policy("tune")
     output = _new_file(arguments.output, config)
     resolve_env(**config.env_arguments)
     check_memory(config.num_actors)

@@ -265,6 +265,12 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         if self.policies is not None:
             object.__setattr__(self, "_of_policies", self._policy_configs(self.policies))
 
+    def require_one_policy(self, what: str) -> None:
+        """Raise ValueError for several policies. what: the command that is of one."""
+        if self.policies is not None:
+            text = f"`policies` must be left out of {what}, which measures one policy"
+            raise ValueError(f"{text}. Received: policies={list(self.policies)}")
+
     @property
     def of_policies(self) -> Mapping[str, TrainConfig]:
         """The config of each policy, where several play: the run's, with the policy's own fields over it."""

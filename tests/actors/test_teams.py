@@ -165,6 +165,59 @@ def test_the_rows_before_an_error_of_the_game_are_kept_for_all_policies():
             assert not (trajectory.valid[4] & ~trajectory.terminated[4] & ~trajectory.truncated[4]).any()
 
 
+class BadReward(Hunt):
+    """Gives one agent NaN."""
+
+    bad = "prey"
+
+    def step(self, actions):
+        observations, rewards, *others = super().step(actions)
+        if self.steps == 5 and self.bad in rewards:
+            rewards[self.bad] = float("nan")
+        return observations, rewards, *others
+
+
+class BadHunter(BadReward):
+    bad = "hunter_0"
+
+
+@pytest.mark.parametrize("env", [BadReward, BadHunter])
+def test_a_fault_in_the_part_of_one_policy_ends_the_unrolls_of_all(env):
+    with make_pool(env=env, num_actors=1, max_restarts=5) as pool:
+        batches, causes = {name: batch.copy() for name, batch in pool.collect().items()}, list(pool.restarts)
+        pool.collect()
+        causes += pool.restarts
+        assert all(trajectory.valid[:4].any() for trajectory in batches.values())
+        assert not any(trajectory.valid[5:].any() for trajectory in batches.values())
+        assert all(np.isfinite(trajectory.reward).all() for trajectory in batches.values())
+    assert "must be finite. Received: nan" in causes[0].cause
+
+
+class LateHunters(Hunt):
+    """Hunters come with the second step, and have masks from then on."""
+
+    def reset(self, seed=None, options=None):
+        observations, infos = super().reset(seed, options)
+        self.agents = ["prey"]
+        return {"prey": observations["prey"]}, {"prey": infos["prey"]}
+
+    def step(self, actions):
+        observations, rewards, ended, cut_off, infos = super().step(actions)
+        if self.steps == 1 and self.agents:
+            self.agents = list(self.possible_agents)
+            observations |= {agent: self.seen(agent) for agent in self.moved}
+        return observations, rewards, ended, cut_off, infos
+
+
+def test_agents_of_a_policy_that_come_late_have_masks():
+    with make_pool(env=LateHunters, num_actors=0, unroll_length=30) as pool:
+        assert pool.uses_masks == {"hunter": True, "prey": False}
+        hunters = pool.collect()["hunter"]
+        assert not hunters.valid[0].any()
+        assert hunters.valid[1].all()
+        assert not hunters.action_mask[hunters.valid].all()
+
+
 def one_policy(agent):
     return "hunter"
 

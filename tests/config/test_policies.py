@@ -7,6 +7,7 @@ import json
 import pytest
 
 import actor_learner as al
+from actor_learner.cli import REFUSED, main
 from actor_learner.config.file import config_toml
 
 RULE = {"adversary_*": "adversary", "*": "good"}
@@ -32,6 +33,15 @@ def test_a_policy_has_the_runs_settings_but_for_its_own():
     assert good.policies is None
     assert good.unroll_length == config.unroll_length
     assert config_of(None, None).of_policies == {}
+
+
+@pytest.mark.parametrize("command", ["benchmark", "tune"])
+def test_commands_that_measure_one_policy_refuse_several(command, tmp_path, capsys):
+    path = _written(tmp_path / "roles.toml", '[good]\nagents = "agent_*"\n[adversary]\nagents = "adversary_*"\n')
+    assert main([command, "mpe2.simple_tag_v3:parallel_env", "--policies", str(path)]) == REFUSED
+    text = capsys.readouterr().err
+    assert f"must be left out of {command}, which measures one policy. Received: " in text
+    assert text.count("\n") == 1
 
 
 def test_init_from_of_a_run_is_each_policys_own():

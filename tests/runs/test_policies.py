@@ -8,9 +8,11 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
 from actor_learner.cli import main
+from actor_learner.runs.metrics import has_undone
 from tests.support.hunt_game import Hunt
 
 pytestmark = pytest.mark.slow
@@ -89,6 +91,8 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     assert second.metrics["updates"] > first.metrics["updates"]
     for name, network in second.network.items():
         assert not all(map(np.array_equal, kept[name], network.get_weights()))
+    with pytest.raises(ValueError, match="the order of policies"):
+        al.train(config(tmp_path / "run", ("prey", "hunter"), updates=16), resume=True)
     with pytest.raises(ValueError, match="policies.hunter"):
         al.train(config(tmp_path / "run", {"hunter": {"ent_coef": 0.5}, "prey": {}}, updates=16), resume=True)
 
@@ -114,6 +118,7 @@ def test_an_undone_update_of_one_policy_changes_no_other(tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row.get("prey/undone") for row in rows] == [1.0] * 3
     assert not [row for row in rows if "hunter/undone" in row or "undone" in row]
+    assert all(map(has_undone, rows))
     assert len(list((tmp_path / "run" / "incidents" / "prey").glob("*/incident.json"))) == 3
     hunter, prey = (
         al.Learner.load(tmp_path / "run" / "checkpoints" / "final" / "policies" / name) for name in ("hunter", "prey")
@@ -123,7 +128,9 @@ def test_an_undone_update_of_one_policy_changes_no_other(tmp_path):
 
 def test_policies_have_algorithms_and_networks_of_their_own(tmp_path):
     policies = {
-        "hunter": al.PolicyConfig(algorithm=al.DQN(buffer_size=1000, learning_starts=64), hidden_sizes=(4,)),
+        "hunter": al.PolicyConfig(
+            algorithm=al.DQN(buffer_size=1000, learning_starts=64, target_update_interval=64), hidden_sizes=(4,)
+        ),
         "prey": al.PolicyConfig(ent_coef=0.1, memory="gru", memory_size=4),
     }
     result = al.train(config(tmp_path / "run", policies, updates=6, algorithm=al.PPO(minibatch_size=None)))
@@ -133,6 +140,55 @@ def test_policies_have_algorithms_and_networks_of_their_own(tmp_path):
         config(tmp_path / "run", policies, updates=9, algorithm=al.PPO(minibatch_size=None)), resume=True
     )
     assert resumed.metrics["hunter/buffer_rows"] > 64
+
+
+class Pennies:
+    """Two agents, each with a policy; a step each game, in which equal choices of four win."""
+
+    possible_agents = ("a", "b")
+
+    def observation_space(self, agent):
+        return Box(0, 1, (1,), np.float32)
+
+    def action_space(self, agent):
+        return Discrete(4)
+
+    def reset(self, seed=None, options=None):
+        self.agents = ["a", "b"]
+        return dict.fromkeys(self.agents, np.zeros(1, np.float32)), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        playing, self.agents = self.agents, []
+        seen = dict.fromkeys(playing, np.zeros(1, np.float32))
+        reward = dict.fromkeys(playing, float(actions["a"] == actions["b"]))
+        return seen, reward, dict.fromkeys(playing, True), dict.fromkeys(playing, False), {each: {} for each in playing}
+
+
+def test_policies_draw_numbers_of_their_own_in_an_evaluation(tmp_path):
+    named = {"a": "a", "b": "b"}
+    result = al.train(config(tmp_path / "run", ("a", "b"), env=Pennies, policy_of=named, total_steps=100))
+    policy = al.load_policy(result.run_dir / "policies" / "a")
+    for policies in ({}, {"a": policy, "b": policy}):
+        found = al.evaluate(
+            result.run_dir, env=Pennies, episodes=200, deterministic=False, policies=policies, policy_of=named
+        )
+        assert 0.1 < found.policies["a"].mean < 0.4
+    assert not any(
+        np.array_equal(*pair)
+        for pair in zip(*(network.get_weights() for network in result.network.values()), strict=True)
+        if pair[0].ndim > 1
+    )
+
+
+def test_schedules_follow_the_run_though_one_policy_has_fewer_rows(tmp_path):
+    rate = al.PPO(learning_rate="linear_1e-3", epochs=1, minibatch_size=None)
+    al.train(config(tmp_path / "run", updates=20, algorithm=rate))
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    total = config(tmp_path / "run", updates=20).total_steps
+    for row in rows[2:]:
+        before = 1 - (row["env_steps"] - rows[0]["env_steps"]) / total
+        assert row["hunter/learning_rate"] == pytest.approx(1e-3 * before, abs=1e-4)
+        assert row["prey/learning_rate"] == pytest.approx(1e-3 * before, abs=2e-4)
 
 
 class TestEvaluate:
