@@ -26,6 +26,7 @@ from actor_learner.config.references import (
 )
 from actor_learner.config.settings import check_wrappers
 from actor_learner.environments.environments import Environments
+from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.opponents import RANDOM, Opponent
 from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv
@@ -260,6 +261,9 @@ def _policies_of(config: Mapping[str, Any], policies: Mapping[str, Any] | None, 
     return PolicyOf(tuple(own), rule_of(own, check_policy_of("policy_of", policy_of or recorded)))
 
 
+MAX_IDLE_STEPS = 10_000
+"""Steps in which no agent of a policy has a part in a game, after which an evaluation ends: it would wait forever."""
+
 RANDOM_PLAYER = "random"
 
 
@@ -426,6 +430,7 @@ class _Player:
                 )
         self._inputs = [(place, leaf.dtype) for place, leaf in zip(places, ours, strict=True)]
         self._start: Array | None = None  # where episodes start; None: nowhere
+        self._idle = 0  # steps without a part in a game since the last one
 
     def begin(self, seed: int) -> None:
         """Reset the environments."""
@@ -448,6 +453,10 @@ class _Player:
         """Step the environments; yield the episodes that end, each with the number of its environment."""
         policy, transition = self.policy, self.environments.step(actions)
         self._start = transition.started
+        self._idle = 0 if transition.valid.any() else self._idle + 1
+        if self._idle >= MAX_IDLE_STEPS:
+            name = self.environments.name
+            raise EnvError(f"The agents of `{name}` never have a part in a game. Received: {self._idle} steps without")
         if policy.holds_noise:  # as in an actor's unroll
             policy.renew_noise(transition.terminated | transition.truncated | ~transition.valid)
         if transition.episodes is not None:
