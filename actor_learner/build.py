@@ -57,7 +57,6 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     check_memory(config.local_actors)
     for each in config.of_policies.values() or [config]:
         _check_optimizer(each)
-    for each in config.of_policies.values() or [config]:
         each.algorithm.check_batch(batch_rows(config), config.total_steps)
     if config.deterministic_ops:
         compile_cache.use_deterministic_ops(config.device)

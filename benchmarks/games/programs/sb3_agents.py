@@ -19,8 +19,8 @@ from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecNormalize
 
 from benchmarks.games.programs.agents import GAMES, judge
-from benchmarks.games.programs.ticks import Ticks
 from benchmarks.peers.programs.clock import Clock, read_task
+from benchmarks.peers.programs.ticks import Ticks
 
 
 def environments(task: SimpleNamespace) -> Any:

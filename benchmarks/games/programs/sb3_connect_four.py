@@ -16,8 +16,8 @@ from pettingzoo.classic import connect_four_v3
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.wrappers import ActionMasker
 
-from benchmarks.games.programs.ticks import Ticks
 from benchmarks.peers.programs.clock import Clock, read_task
+from benchmarks.peers.programs.ticks import Ticks
 
 
 class Seats(gymnasium.Env):

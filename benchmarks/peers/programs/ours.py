@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -60,9 +60,14 @@ def rows(process: subprocess.Popen[bytes], metrics: Path) -> Iterator[dict[str, 
 
 def main() -> None:
     task = read_task()
+    follow(task, command(task), Path("run/metrics.jsonl"))
+
+
+def follow(task: SimpleNamespace, words: Sequence[str], metrics: Path) -> None:
+    """Start a run, note its updates, and end it when the clock has enough. Exits with its status if it ends before."""
     clock, started = Clock(task), None
-    process = subprocess.Popen(command(task))
-    for row in rows(process, Path("run/metrics.jsonl")):
+    process = subprocess.Popen(words)
+    for row in rows(process, metrics):
         if started is None:
             started = time.monotonic() - row["time_seconds"]
         if not clock.enough and clock.tick(row["env_steps"], row.get("episode_return"), started + row["time_seconds"]):

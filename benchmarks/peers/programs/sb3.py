@@ -5,33 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
 from benchmarks.learning.sb3_zoo import settings_of
 from benchmarks.peers.programs.clock import Clock, read_task
+from benchmarks.peers.programs.ticks import Ticks
 
 ZOO_STEPS = 100_000
-
-
-class Ticks(BaseCallback):
-    """Ticks when a rollout starts: the update before it has ended."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def _on_rollout_start(self) -> None:
-        if self.num_timesteps:
-            self.tick()
-
-    def _on_step(self) -> bool:
-        return not self._clock.enough
-
-    def tick(self) -> None:
-        returns = [episode["r"] for episode in self.model.ep_info_buffer]
-        self._clock.tick(self.num_timesteps, sum(returns) / 100 if len(returns) == 100 else None)
 
 
 def algorithm(task: SimpleNamespace) -> Any:

@@ -22,5 +22,6 @@ class Ticks(BaseCallback):
         return not self._clock.enough
 
     def tick(self) -> None:
-        """Note an update."""
-        self._clock.tick(self.num_timesteps)
+        """Note an update, and the mean return of the last 100 episodes if a monitor has seen so many."""
+        returns = [episode["r"] for episode in self.model.ep_info_buffer]
+        self._clock.tick(self.num_timesteps, sum(returns) / 100 if len(returns) == 100 else None)
