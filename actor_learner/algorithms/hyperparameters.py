@@ -55,6 +55,9 @@ class Hyperparameters(NamedFields, ABC):
     REPLAYS: ClassVar[bool] = False
     """Whether rows are drawn from a replay buffer; else each batch is learned once."""
 
+    OWN_DISTRIBUTION: ClassVar[bool] = False
+    """Whether the algorithm decides what `parameters` mean. It then has no state's value of its own beside them."""
+
     NUM_CRITICS: ClassVar[int] = 0
     """The number of critics."""
 
@@ -185,6 +188,23 @@ class Hyperparameters(NamedFields, ABC):
             raise refusal("critics", f"None for {kind}, which has none", config.critics)
         if config.init_buffer is not None and not self.REPLAYS:
             raise refusal("init_buffer", f"None for {kind}, which has no replay buffer", config.init_buffer)
+        if self.OWN_DISTRIBUTION:
+            self._check_default_network(config, kind)
+
+    def _check_default_network(self, config: Any, kind: str) -> None:
+        """Raise ValueError for options that this algorithm's default network hasn't, or a given network hasn't."""
+        if config.initial_log_std and hasattr(self, "action_noise"):
+            expected = f"left out for {kind}, whose actions have action_noise"
+            raise refusal("initial_log_std", expected, config.initial_log_std)
+        if config.centralized_value:
+            raise refusal("centralized_value", f"left out for {kind}: PPO, A2C and Impala have such a value", True)
+        if config.distribution != "gaussian":
+            raise refusal("distribution", f"left out for {kind}, which has one of its own", config.distribution)
+        given = config.network is not None or config.init_from is not None
+        for name in ("dueling", "epsilon_ladder", "action_noise"):
+            if given and hasattr(self, name) and getattr(self, name) != self.default(name):
+                received = f"{name}={getattr(self, name)!r} beside a network that is given"
+                raise ValueError(f"`{name}` is for the default network; build it into yours. Received: {received}")
 
     @abstractmethod
     def check_devices(self, devices: int) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.config.config import DEFAULT_NETWORK_FIELDS, TrainConfig
 from actor_learner.config.references import algorithm_class, algorithm_reference
 from actor_learner.config.settings import names_of
@@ -62,7 +61,7 @@ def preset_fields(preset: object, algorithm: object = "ppo", env: object = None)
     by_algorithm = _by_algorithm(preset) if isinstance(preset, str) else {}
     kind = algorithm_class(algorithm) if isinstance(algorithm, str) else type(algorithm)
     names = [*map(algorithm_reference, kind.__mro__)]
-    if not isinstance(algorithm, str | OffPolicy):
+    if not (isinstance(algorithm, str) or kind.OWN_DISTRIBUTION):
         names.append("ppo")
     fields = next((by_algorithm[name] for name in names if name in by_algorithm), None)
     if fields is None or env in (None, preset):

@@ -95,6 +95,7 @@ class OffPolicy(Hyperparameters):
     max_grad_norm: float | None = hyperparameter(None, "largest global norm of a gradient; none: not clipped")
 
     REPLAYS: ClassVar[bool] = True
+    OWN_DISTRIBUTION: ClassVar[bool] = True
 
     TARGETS: ClassVar[tuple[str, ...]] = ()
     """The groups that have slowly moving copies, `NETWORK` and `CRITICS`."""
@@ -140,18 +141,6 @@ class OffPolicy(Hyperparameters):
         kind = type(self).__name__
         self.check_total_steps(config.total_steps)
         self.check_devices(config.devices)
-        if config.initial_log_std and hasattr(self, "action_noise"):
-            expected = f"left out for {kind}, whose actions have action_noise"
-            raise refusal("initial_log_std", expected, config.initial_log_std)
-        if config.centralized_value:
-            raise refusal("centralized_value", f"left out for {kind}: PPO, A2C and Impala have such a value", True)
-        if config.distribution != "gaussian":
-            raise refusal("distribution", f"left out for {kind}, which has one of its own", config.distribution)
-        given = config.network is not None or config.init_from is not None
-        for name in ("dueling", "epsilon_ladder", "action_noise"):
-            if given and hasattr(self, name) and getattr(self, name) != self.default(name):
-                received = f"{name}={getattr(self, name)!r} beside a network that is given"
-                raise ValueError(f"`{name}` is for the default network; build it into yours. Received: {received}")
         if config.precision == "float16":
             raise refusal("precision", f"'bfloat16' or 'float32' for {kind}, which doesn't scale losses", "float16")
         rows = sum(config.env_counts) * config.unroll_length

@@ -5,21 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.off_policy.base import NETWORK, Loss, LossGroup, Models, OffPolicy
+from actor_learner.algorithms.q_learning import QLearning, allowed_only, value_of
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import check_choice, check_count, check_flag, check_number
 from actor_learner.system.types import Tensor
 
-_FORBIDDEN = -1e30
 _FEW_STEPS = 16
 """Between two copies of the targets: CartPole with SB3 Zoo's settings diverged with 8, and learned with 128."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DQN(OffPolicy):
+class DQN(QLearning, OffPolicy):
     """Deep Q-learning (Mnih et al. 2015), for Discrete action spaces, with or without masks.
 
     Each addition is a flag: `double` (arXiv:1509.06461, eq. 4), `dueling` (arXiv:1511.06581, eq. 9), `prioritized`
@@ -36,14 +36,7 @@ class DQN(OffPolicy):
     tau: float = hyperparameter(1.0, "fraction by which each move brings the targets to the weights; 1: copies")
     target_update_interval: int = hyperparameter(10_000, "env steps from one move of the targets to the next")
     max_grad_norm: float | None = hyperparameter(10.0, "largest global norm of a gradient; none: not clipped")
-    exploration_fraction: float = hyperparameter(0.1, "fraction of the run in which epsilon falls")
-    exploration_initial_eps: float = hyperparameter(1.0, "probability of a random action at first")
-    exploration_final_eps: float = hyperparameter(0.05, "probability of a random action after its fall")
-    epsilon_ladder: float = hyperparameter(
-        0.0, "environment i of N explores by epsilon ** (1 + this * i / (N - 1)), with the default network; Ape-X has 7"
-    )
     double: bool = hyperparameter(False, "choose the next action by the weights, and take its value from the targets")
-    dueling: bool = hyperparameter(False, "let the default network add a state's value and the actions' advantages")
     prioritized: bool = hyperparameter(False, "draw rows in proportion to a power of their errors")
     priority_alpha: float = hyperparameter(0.6, "with prioritized: that power; 0 draws uniformly")
     priority_beta: float = hyperparameter(
@@ -56,40 +49,16 @@ class DQN(OffPolicy):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("target_update_interval", self.target_update_interval)
-        for name in (
-            *("exploration_fraction", "exploration_initial_eps", "exploration_final_eps"),
-            *("priority_alpha", "priority_beta"),
-        ):
+        for name in ("priority_alpha", "priority_beta"):
             check_number(name, getattr(self, name), least=0, most=1)
-        check_number("epsilon_ladder", self.epsilon_ladder, least=0)
-        for name in ("double", "dueling", "prioritized"):
+        for name in ("double", "prioritized"):
             check_flag(name, getattr(self, name))
         check_choice("loss_function", self.loss_function, ("huber", "squared"))
 
-    def check_distribution(self, name: str) -> None:
-        if name != "greedy":
-            raise ValueError(
-                "DQN needs a network whose `parameters` are values of actions, behind "
-                f"al.ActionDistribution('greedy'), for a Discrete space. Received: distribution={name!r}"
-            )
-
-    def check_action_space(self, action: Any) -> None:
-        """Raise ValueError for actions other than a single Discrete."""
-        if not action.plain or not action.leaves[0].is_discrete:
-            raise ValueError(
-                f"{type(self).__name__} needs a Discrete action space; SAC and TD3 take Boxes. "
-                f"Received: action_space={action.space}"
-            )
-
     def check_total_steps(self, total_steps: int | None) -> None:
         super().check_total_steps(total_steps)
-        falls = self.exploration_fraction > 0 and self.exploration_initial_eps != self.exploration_final_eps
-        if total_steps is None and (falls or self.prioritized):
-            name = "exploration_fraction" if falls else "prioritized"
-            raise ValueError(
-                f"`{name}` is about parts of a run, which needs `total_steps` (of Learner). "
-                f"Received: {name}={getattr(self, name)!r}, total_steps=None"
-            )
+        if self.prioritized:
+            self._require_total_steps("prioritized", total_steps)
 
     def check_batch(self, env_steps: int, total_steps: int) -> None:
         """Warn if targets never move, or are copied so often that values may grow without bound."""
@@ -111,17 +80,8 @@ class DQN(OffPolicy):
                 stacklevel=2,
             )
 
-    def network_options(self, action_space: Any) -> dict[str, Any]:
-        return {"distribution": "greedy", "dueling": self.dueling, "epsilon_ladder": self.epsilon_ladder}
-
     def epsilon(self, env_steps: int, progress_remaining: float) -> float:
-        if env_steps < self.learning_starts:
-            return 1.0
-        passed = 1.0 - progress_remaining
-        if passed >= self.exploration_fraction:
-            return self.exploration_final_eps
-        change = self.exploration_final_eps - self.exploration_initial_eps
-        return self.exploration_initial_eps + change * passed / self.exploration_fraction
+        return 1.0 if env_steps < self.learning_starts else super().epsilon(env_steps, progress_remaining)
 
     @property
     def priority_exponent(self) -> float | None:
@@ -152,11 +112,9 @@ class DQN(OffPolicy):
 
         following = values("next_observation", target=True)
         preferred = values("next_observation") if self.double else following
-        if (allowed := minibatch.get("next_action_mask")) is not None:
-            preferred = ops.where(allowed, preferred, _FORBIDDEN)
-        best = ops.argmax(preferred, axis=-1)
-        target = ops.stop_gradient(minibatch["reward"] + minibatch["discount"] * _of(following, best))
-        chosen = _of(values("observation"), minibatch["action"])
+        best = ops.argmax(allowed_only(preferred, minibatch.get("next_action_mask")), axis=-1)
+        target = ops.stop_gradient(minibatch["reward"] + minibatch["discount"] * value_of(following, best))
+        chosen = value_of(values("observation"), minibatch["action"])
         error = target - chosen
         loss = ops.mean(minibatch["weight"] * self._error_loss(error))
         metrics = {"loss": loss, "q_value": ops.mean(chosen), "td_error": ops.mean(ops.abs(error))}
@@ -170,10 +128,3 @@ class DQN(OffPolicy):
             return 0.5 * ops.square(error)
         size = ops.abs(error)
         return ops.where(size < 1.0, 0.5 * ops.square(error), size - 0.5)
-
-
-def _of(values: Tensor, action: Tensor) -> Tensor:
-    """Return the values `[M]` of actions `[M]`, from those of all `[M, n]`."""
-    from keras import ops
-
-    return ops.sum(ops.where(ops.one_hot(action, values.shape[-1], dtype="float32") > 0, values, 0.0), axis=-1)
