@@ -19,7 +19,7 @@ _PUBLIC = {
     "actors.group": "ActorError",
     "actors.pool": "ActorPool",
     "arena": "Standings arena",
-    "algorithms": "A2C DQN Impala PPO SAC TD3",
+    "algorithms": "A2C DQN Impala PPO PQN SAC TD3",
     "config.config": "TrainConfig",
     "config.file": "load_config",
     "config.presets": "preset",
@@ -49,7 +49,15 @@ if TYPE_CHECKING:
     from actor_learner import algorithms as algorithms, callbacks as callbacks
     from actor_learner.actors.group import ActorError as ActorError
     from actor_learner.actors.pool import ActorPool as ActorPool
-    from actor_learner.algorithms import A2C as A2C, DQN as DQN, PPO as PPO, SAC as SAC, TD3 as TD3, Impala as Impala
+    from actor_learner.algorithms import (
+        A2C as A2C,
+        DQN as DQN,
+        PPO as PPO,
+        PQN as PQN,
+        SAC as SAC,
+        TD3 as TD3,
+        Impala as Impala,
+    )
     from actor_learner.arena import Standings as Standings, arena as arena
     from actor_learner.config.config import TrainConfig as TrainConfig
     from actor_learner.config.file import load_config as load_config

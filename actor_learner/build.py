@@ -330,7 +330,7 @@ def _critics(config: TrainConfig) -> Any:
     from actor_learner.networks.contract import building_in
     from actor_learner.networks.default import critic_seeds, default_critic
 
-    names = "hidden_sizes activation orthogonal_init image_network normalize_observation channel_axis"
+    names = "hidden_sizes activation orthogonal_init layer_norm image_network normalize_observation channel_axis"
     options = {name: getattr(config, name) for name in names.split()}
     seeds = iter(critic_seeds(config.seed, config.algorithm.NUM_CRITICS))
 

@@ -14,14 +14,29 @@ from actor_learner.algorithms.off_policy.dqn import DQN
 from actor_learner.algorithms.off_policy.sac import SAC
 from actor_learner.algorithms.off_policy.td3 import TD3
 from actor_learner.algorithms.ppo import PPO
+from actor_learner.algorithms.pqn import PQN
 
-__all__ = ["A2C", "DQN", "PPO", "SAC", "TD3", "ActorCritic", "Algorithm", "Impala", "OffPolicy", "from_json", "to_json"]
+__all__ = [
+    "A2C",
+    "DQN",
+    "PPO",
+    "PQN",
+    "SAC",
+    "TD3",
+    "ActorCritic",
+    "Algorithm",
+    "Impala",
+    "OffPolicy",
+    "from_json",
+    "to_json",
+]
 
 BY_NAME: dict[str, type[Algorithm | OffPolicy]] = {
     "a2c": A2C,
     "dqn": DQN,
     "impala": Impala,
     "ppo": PPO,
+    "pqn": PQN,
     "sac": SAC,
     "td3": TD3,
 }

@@ -84,8 +84,9 @@ class ActorCritic(Algorithm):
         """
         from keras import ops
 
-        value, target_log_prob, truncation_value = evaluate(batch)
-        batch = {**batch, "target_log_prob": target_log_prob, "truncation_value": truncation_value}
+        found = evaluate(batch)
+        value, target_log_prob = found.value, found.log_prob
+        batch = {**batch, "target_log_prob": target_log_prob, "truncation_value": found.truncation_value}
         if (on_policy := batch.pop("on_policy", None)) is not None:
             batch["behaviour_log_prob"] = ops.where(on_policy, target_log_prob, batch["behaviour_log_prob"])
         return {**batch, "value": value[:-1], **self.targets(batch, value)}

@@ -20,11 +20,14 @@ class Evaluated(NamedTuple):
         log_prob: `[T, B]`, of the actions.
         truncation_value: `[T, B]`, of the last observation of an episode that the row cut off: the actor's where the
             batch lacks it.
+        known: `[T, B]`, False where the value after the row is that of an observation whose mask the batch lacks; None:
+            all are known. Of greedy policies alone, whose `value` is the highest of an allowed action.
     """
 
     value: Tensor
     log_prob: Tensor
     truncation_value: Tensor
+    known: Tensor | None = None
 
 
 Evaluate = Callable[[Mapping[str, Tensor]], Evaluated]

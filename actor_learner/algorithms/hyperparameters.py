@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -68,6 +68,7 @@ class Hyperparameters(NamedFields, ABC):
             "hidden_sizes": (64, 64),
             "activation": "tanh",
             "orthogonal_init": True,
+            "layer_norm": False,
         }
     )
     """Fields of a config that have another default for other algorithms, unless `config_defaults` says otherwise."""
@@ -222,6 +223,9 @@ class Hyperparameters(NamedFields, ABC):
 
     def check_distribution(self, name: str) -> None:
         """Raise ValueError if the algorithm can't learn a policy with this distribution of actions."""
+
+    def check_layers(self, layers: Iterable[Any]) -> None:
+        """Warn of a network, given by its layers, that the algorithm is unlikely to learn well."""
 
     def check_unroll_length(self, unroll_length: int) -> None:
         """Raise ValueError if the algorithm can't learn from unrolls of this length."""

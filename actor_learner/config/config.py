@@ -117,10 +117,11 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         env: Gymnasium id, "module:Id-v0", "package.module:factory", or a callable. A callable with a parameter named
             `num_envs` returns a VectorEnv; any other (a class too) returns an Env.
         env_kwargs: keyword arguments for the environment.
-        algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, `Impala(...)`, `DQN(...)`, `SAC(...)`, `TD3(...)`, or
-            a dataclass of your own.
+        algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, `Impala(...)`, `DQN(...)`, `PQN(...)`, `SAC(...)`,
+            `TD3(...)`, or a dataclass of your own.
         total_steps: env steps to train for, over all environments.
-        unroll_length: env steps of each environment in a batch; None: 128, or 4 with a replay buffer.
+        unroll_length: env steps of each environment in a batch; None: 128, or 4 with a replay buffer, 32
+            with PQN.
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
             on weights at most n versions old (see `ActorPool`); None: 1 for PPO and IMPALA, 0 for other algorithms.
         sequence_length: env steps of the sequences from which a network with memory learns; None: whole unrolls, or
@@ -157,10 +158,13 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         quiet: print no progress.
         verbose: print a line for every update, and the run's log.
         hidden_sizes: sizes of the hidden layers for vectors, in the default network and default critics; None: 64,64,
-            or 256,256 with a replay buffer.
-        activation: activation of the hidden layers, by Keras's name; None: tanh, or relu with a replay buffer.
+            or 256,256 with a replay buffer or PQN.
+        activation: activation of the hidden layers, by Keras's name; None: tanh, or relu with a replay buffer or
+            PQN.
         orthogonal_init: orthogonal initialization as in SB3's PPO, otherwise uniform by fan-in; None: orthogonal,
-            except with a replay buffer.
+            except with a replay buffer or PQN.
+        layer_norm: layer normalization before the activation of each hidden layer and convolution, in the default
+            network and default critics; None: with PQN alone.
         initial_log_std: logarithm of the initial standard deviation of Box actions.
         image_network: default network for images: "nature", "impala" or "small". "auto": nature from 36 x 36 pixels
             on, small from 4 x 4 on; below, images are vectors.
@@ -234,6 +238,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     hidden_sizes: tuple[int, ...] = setting(None, "network", check=_hidden_sizes)
     activation: str = setting(None, "network", check=_activation)
     orthogonal_init: bool = flag(None, "network")
+    layer_norm: bool = flag(None, "network")
     initial_log_std: float = number(0.0, "network")
     image_network: Literal["auto", "nature", "impala", "small"] = choice(
         ("auto", "nature", "impala", "small"), "network"

@@ -59,7 +59,7 @@ def preset_fields(preset: object, algorithm: object = "ppo", env: object = None)
     preset's `env_kwargs` only if its own preset has the same ones: others may not take them.
     """
     by_algorithm = _by_algorithm(preset) if isinstance(preset, str) else {}
-    kind = algorithm_class(algorithm) if isinstance(algorithm, str) else type(algorithm)
+    kind: type[Any] = algorithm_class(algorithm) if isinstance(algorithm, str) else type(algorithm)
     names = [*map(algorithm_reference, kind.__mro__)]
     if not (isinstance(algorithm, str) or kind.OWN_DISTRIBUTION):
         names.append("ppo")

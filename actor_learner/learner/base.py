@@ -161,6 +161,13 @@ class Learner:
             self._trainable = list(network.trainable_variables) if network.built else None
             if self._trainable is not None:
                 self.optimizer.build(self._trainable)
+        if network.built:
+            self._begin_exploration()
+
+    def _begin_exploration(self) -> None:
+        """Set epsilon for the first env steps, of a network that is built, and tell the algorithm its layers."""
+        self._set_epsilon()
+        self.algorithm.check_layers(contract.all_layers(self.network))
 
     def _prepare_source(self, critics: Any, buffer: Any) -> None:
         """Prepare where the rows of minibatches come from: each batch itself."""
@@ -253,6 +260,7 @@ class Learner:
         self.not_finite = ()
         self.env_steps += env_steps
         self.updates += 1
+        result |= self._set_epsilon()
         if (rate := self.algorithm.adapted_learning_rate(result["learning_rate"], result)) is not None:
             with backend.device(self.device):
                 self.optimizer.learning_rate = np.float32(rate)
@@ -305,7 +313,20 @@ class Learner:
         order = self._no_order(trajectory.valid)
         with self._on_device():
             compiled.trace(*self._arguments(trajectory, order, 0))
-        return tuple(name for name in update.metric_names if name != "undone")
+        return (*(name for name in update.metric_names if name != "undone"), *self._set_epsilon())
+
+    @property
+    def _progress_remaining(self) -> float:
+        return 1.0 if not self.total_steps else max(0.0, 1.0 - self.env_steps / self.total_steps)
+
+    def _set_epsilon(self) -> dict[str, float]:
+        """Set the probability of random actions, which is published with the weights. Returns the metric."""
+        epsilon = self.algorithm.epsilon(self.env_steps, self._progress_remaining)
+        if epsilon is None:
+            return {}
+        with self._on_device():
+            contract.set_epsilon(self.network, epsilon)
+        return {"epsilon": epsilon}
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write network, optimizer, statistics, counters and random state into `directory`, for `load`.
@@ -393,6 +414,7 @@ class Learner:
         learner._rng = _own_stream(saved.random_state)
         with backend.device(learner.device):
             learner._restore(saved, directory)
+        learner._set_epsilon()
         return learner
 
     def _restore(self, saved: SavedLearner, directory: str | os.PathLike[str]) -> None:
@@ -538,6 +560,8 @@ class Learner:
             contract.check_contract(self.network, zeros, self.spaces, needs_value=self._needs_value)
             seeds.put_back()
         self._place(self.network)
+        if self._trainable is None:  # it wasn't built before
+            self._begin_exploration()
         names = contract.training_dependent_layers(self.network)
         self._warn_of_training_layers(names, ", so that learner and actors agree")
         for layer in self._normalization:

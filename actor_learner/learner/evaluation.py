@@ -8,14 +8,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops, tree
 
 from actor_learner.algorithms.base import Evaluated
+from actor_learner.algorithms.q_learning import allowed_only
 from actor_learner.learner import backend
 from actor_learner.learner.batch import CHUNK_NUMBERS, in_chunks, side_by_side, with_bootstrap_row
 from actor_learner.networks import contract
+from actor_learner.networks.distributions import GREEDY
 from actor_learner.networks.memory import Memories, StepLayout
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import MASK_KEY
 from actor_learner.system.types import Nest, Tensor
 
 _ROWS = StepLayout(backend.scan, backend.unflatten, backend.flatten)
@@ -39,11 +43,14 @@ class NetworkCalls:
     ) -> None:
         self._network, self._actions = network, spaces.action
         self._distribution = contract.network_distribution(network, spaces)
+        self._greedy = contract.distribution_and_hold(network)[0] == GREEDY
         self.memories = Memories(network)
         self._length, self._variables, self._fitting = sequence_length, variables, fitting
 
     def outputs(self, rows: Mapping[str, Nest], *, entropy: bool) -> dict[str, Tensor]:
         """Return the network's outputs, with `log_prob [N]` of the rows' actions and the `entropy [N]`.
+
+        The `value` of a greedy policy is the highest of an allowed action.
 
         With memory the rows are `[steps x sequences]`; `start [steps, sequences]` and `initial_state` are among them.
         """
@@ -57,8 +64,16 @@ class NetworkCalls:
         with self._with_memory(rows) as state:
             outputs = contract.call_network(self._network, rows["observation"])
         action = self._actions.flatten(rows["action"])
-        outputs["log_prob"] = self._distribution.log_prob(outputs["parameters"], action, rows.get("action_mask"))
+        mask = rows.get("action_mask")
+        outputs["log_prob"] = self._distribution.log_prob(outputs["parameters"], action, mask)
+        outputs["value"] = self._value(outputs, mask)
         return outputs, tuple(state)
+
+    def _value(self, outputs: Mapping[str, Tensor], mask: Tensor | None) -> Tensor:
+        """Return the states' values `[N]`. mask: allowed actions, bool `[N, M]`; None: all are."""
+        if not self._greedy:
+            return outputs["value"]
+        return ops.max(allowed_only(outputs["parameters"][:, :-1], mask), axis=-1)  # the last is epsilon
 
     def _with_memory(self, rows: Mapping[str, Nest]) -> contextlib.AbstractContextManager[list[Tensor]]:
         if not self.memories:
@@ -76,13 +91,34 @@ class NetworkCalls:
         """
         value, log_prob, states = self._values(batch, batch["observation"])
         truncation_value = batch["truncation_value"]
+        seen = ops.zeros_like(batch["truncated"])
         if final:
-            truncation_value = self._truncation_values(final, batch, value)
-        return Evaluated(value, log_prob[:-1], truncation_value), states
+            truncation_value, seen = self._truncation_values(final, batch, value)
+        return Evaluated(value, log_prob[:-1], truncation_value, self._known(batch, seen)), states
+
+    def _known(self, batch: Mapping[str, Nest], seen: Tensor) -> Tensor | None:
+        """Return where the mask of the observation after a row is known, for a greedy policy with masks.
+
+        seen: `[T, B]`, where the batch holds the last observation of a row that was truncated.
+        """
+        if not self._greedy or "action_mask" not in batch:
+            return None
+        terminated, truncated = batch["terminated"], batch["truncated"]
+        if _mask_in(batch["observation"]) is not None:
+            return ops.logical_or(terminated, ops.logical_or(seen, ops.logical_not(truncated)))
+        if (steps := terminated.shape[0]) == 1:
+            raise ValueError(
+                "`unroll_length` must be above 1 where masks are in `info`: the last row's next one isn't in the "
+                "batch. Masks in the observation (a key 'action_mask' of a Dict) are. Received: unroll_length=1"
+            )
+        goes_on = np.arange(steps)[:, None] < steps - 1
+        return ops.logical_or(terminated, ops.logical_and(goes_on, ops.logical_not(truncated)))
 
     def _values(self, batch: Mapping[str, Nest], observation: Nest) -> tuple[Tensor, Tensor, State]:
         """Return values and log-probabilities `[T + 1, B]`, and the states as `evaluate` does."""
         beside = {name: with_bootstrap_row(batch[name]) for name in ("action", "action_mask") if name in batch}
+        if self._greedy and (mask := _mask_in(observation)) is not None:
+            beside["action_mask"] = mask
         fields = {"observation": observation, **beside}
         steps = batch["valid"].shape[0]
         if self.memories:
@@ -138,23 +174,30 @@ class NetworkCalls:
         value, log_prob = (backend.unflatten(outputs[name], start.shape[0]) for name in ("value", "log_prob"))
         return value, log_prob, after
 
-    def _truncation_values(self, final: Mapping[str, Nest], batch: Mapping[str, Tensor], value: Tensor) -> Tensor:
-        """Return `[T, B]` values of the last observations of truncated episodes; the actor's where they are unknown."""
+    def _truncation_values(
+        self, final: Mapping[str, Nest], batch: Mapping[str, Tensor], value: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return `[T, B]` values of the last observations of truncated episodes, and where the batch holds them.
+
+        Elsewhere they are the actor's.
+        """
         valid, truncated = batch["valid"], batch["truncated"]
         row = ops.expand_dims(ops.arange(valid.shape[0], dtype="int32"), 1)
         is_final = ops.logical_and(truncated, ops.equal(row, final["final_row"]))
         invalid_next = ops.concatenate([ops.logical_not(valid[1:]), ops.zeros_like(valid[:1])], axis=0)
-        known = ops.where(ops.logical_and(truncated, invalid_next), value[1:], batch["truncation_value"])
+        is_next = ops.logical_and(truncated, invalid_next)
+        known = ops.where(is_next, value[1:], batch["truncation_value"])
 
         def with_final_values() -> Tensor:
             if self.memories:
                 last = self._final_values_with_memory(final["final_observation"], is_final, batch)
             else:
                 outputs = contract.call_network(self._network, final["final_observation"])
-                last = ops.reshape(outputs["value"], (1, -1))
+                last = ops.reshape(self._value(outputs, _mask_in(final["final_observation"])), (1, -1))
             return ops.where(is_final, last, known)
 
-        return backend.choose(ops.any(is_final), with_final_values, lambda: known, self._variables())
+        values = backend.choose(ops.any(is_final), with_final_values, lambda: known, self._variables())
+        return values, ops.logical_or(is_final, is_next)
 
     def _final_values_with_memory(self, last: Nest, is_final: Tensor, batch: Mapping[str, Nest]) -> Tensor:
         """Return values `[T, B]` of observations that end an episode, as seen after these rows; right where `is_final`.
@@ -170,6 +213,13 @@ class NetworkCalls:
         observation = tree.map_structure(put, batch["observation"], last)
         start = ops.logical_and(batch["start"], ops.logical_not(follows))
         return self._values({**batch, "start": start}, observation)[0][1:]
+
+
+def _mask_in(observation: Nest) -> Tensor | None:
+    """Return the mask leaf of observations `[..., n]` as booleans, for a single Discrete action; None without one."""
+    if not isinstance(observation, Mapping) or MASK_KEY not in observation:
+        return None
+    return observation[MASK_KEY] > 0
 
 
 def _numbers(observation: Nest) -> int:

@@ -86,8 +86,6 @@ class ReplayLearner(Learner):
         algorithm.check_action_space(self.spaces.action)
         with self._on_device():
             self.critics = make_critics(critics, self.spaces, algorithm.NUM_CRITICS, self._seed)
-            if network.built:
-                contract.set_epsilon(network, algorithm.epsilon(0, 1.0))
         for critic in self.critics:
             self._place(critic)
         self.buffer: ReplayBuffer | None = None
@@ -212,19 +210,6 @@ class ReplayLearner(Learner):
         owed = float(self._owed(self.env_steps))
         steps, rows = float(self.gradient_steps), float(len(buffer))
         return {"gradient_steps": steps, "gradient_steps_owed": owed, "buffer_rows": rows}
-
-    @property
-    def _progress_remaining(self) -> float:
-        return 1.0 if not self.total_steps else max(0.0, 1.0 - self.env_steps / self.total_steps)
-
-    def _set_epsilon(self) -> dict[str, float]:
-        """Set the probability of random actions, which is published with the weights."""
-        epsilon = self.algorithm.epsilon(self.env_steps, self._progress_remaining)
-        if epsilon is None:
-            return {}
-        with self._on_device():
-            contract.set_epsilon(self.network, epsilon)
-        return {"epsilon": epsilon}
 
     def _learn(
         self,
@@ -371,8 +356,7 @@ class ReplayLearner(Learner):
             noise = self._noise(self._slots, self.algorithm.minibatch_size)
             compiled.trace(packed((self._fields(self._blank()), None)), packed((noise, None), (numbers, None)))
         names = [name for name in update.metric_names if name != "undone"]
-        epsilon = [] if self.algorithm.epsilon(0, 1.0) is None else ["epsilon"]
-        return (*names, *epsilon, *self._counters(buffer))
+        return (*names, *self._set_epsilon(), *self._counters(buffer))
 
     def _blank(self) -> Minibatches:
         """Return minibatches of zeros."""
@@ -418,7 +402,7 @@ class ReplayLearner(Learner):
         with self._on_device():
             if not network.built:
                 contract.check_contract(network, zeros, self.spaces)
-                contract.set_epsilon(network, self.algorithm.epsilon(0, 1.0))
+                self._begin_exploration()
             models = TrainedModels(network, self.critics, self.algorithm, self.spaces)
             for critic in self.critics:
                 check_critic(models, critic, zeros)
@@ -500,7 +484,6 @@ class ReplayLearner(Learner):
             self._due_from = max(self.env_steps, self._due_from[0]), self.gradient_steps
         size = self.algorithm.buffer_size
         self._load_buffer(directory, None if saved.replay.get("buffer_size", size) == size else size)
-        self._set_epsilon()
 
     def _load_buffer(self, directory: str | os.PathLike[str], capacity: int | None) -> None:
         """Load the saved buffer; if there is none, or it is damaged, collect anew before learning.

@@ -27,7 +27,7 @@ from actor_learner.networks.images import (
     stacks_frames,
 )
 from actor_learner.networks.initializers import Orthogonal, VarianceScaling
-from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization, OneHot
+from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization, OneHot, apply_layer
 from actor_learner.networks.memory import GateBias, Recurrent
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.kinds import Box, Discrete, MultiDiscrete
@@ -60,6 +60,7 @@ def default_network(
     state_dependent_std: bool = False,
     action_noise: float | None = None,
     epsilon_ladder: float = 0.0,
+    layer_norm: bool = False,
     value_only: Sequence[str] = (),
     seed: int = 0,
 ) -> keras.Model:
@@ -69,6 +70,8 @@ def default_network(
     value then have a trunk each, also for images, and the value has no memory.
 
     With `memory` ("lstm", "gru" or "attention") the trunk is shared, too, and a memory of `memory_size` units follows.
+
+    With `layer_norm`, each hidden layer and convolution is normalized before its activation.
 
     Initialization is orthogonal as in SB3 (gain sqrt 2; policy head 0.01, value head 1). With `orthogonal_init=False`
     it is uniform +-1 / sqrt(fan in) as in torch. Biases are 0.
@@ -97,7 +100,9 @@ def default_network(
     check_count("memory_size", memory_size)
     if memory == "attention":
         check_heads("memory_size", memory_size)
-    build = _Builder(observation_space, hidden_sizes, activation, orthogonal_init, image_network, channel_axis, seed)
+    build = _Builder(
+        observation_space, hidden_sizes, activation, orthogonal_init, image_network, channel_axis, layer_norm, seed
+    )
     build.set_value_only(value_only)
     if memory is not None:
         build.warn_of_stacks(memory)
@@ -138,6 +143,7 @@ def default_critic(
     image_network: str = "auto",
     normalize_observation: bool = False,
     channel_axis: int | None = None,
+    layer_norm: bool = False,
     seed: int = 0,
 ) -> keras.Model:
     """Return a model of an action's value, from (observation, action) to `[N, 1]`, for algorithms with critics.
@@ -146,7 +152,9 @@ def default_critic(
     `hidden_sizes` follows. The other options are as for `default_network`.
     """
     size = sum(math.prod(leaf.shape) for leaf in spaces.action_structure(action_space).leaves)
-    build = _Builder(observation_space, hidden_sizes, activation, orthogonal_init, image_network, channel_axis, seed)
+    build = _Builder(
+        observation_space, hidden_sizes, activation, orthogonal_init, image_network, channel_axis, layer_norm, seed
+    )
     action = keras.Input((size,), name="action_input")
     joined = build.join([*build.features(normalize_observation), action], "observation_and_action")
     value = build.head(build.mlp(joined, "critic"), 1, 1.0, "value")
@@ -234,6 +242,7 @@ class _Builder:
         orthogonal: bool,
         image_network: str,
         channel_axis: int | None,
+        layer_norm: bool,
         seed: int,
     ) -> None:
         try:
@@ -245,7 +254,8 @@ class _Builder:
         check_channel_axis(structure, channel_axis)
         self.inputs = _inputs(structure)
         self._images = [is_image(leaf.space, image_network, channel_axis) for leaf in structure.leaves]
-        self._image_options = image_network, channel_axis
+        self._image_options = image_network, channel_axis, layer_norm
+        self._layer_norm = layer_norm
         self._hidden_sizes, self._activation = hidden_sizes, activation
         self._orthogonal = orthogonal
         self._seeds = iter(np.random.SeedSequence(seed).generate_state(4096))
@@ -277,7 +287,9 @@ class _Builder:
 
     def mlp(self, x: Tensor, name: str) -> Tensor:
         for index, size in enumerate(self._hidden_sizes):
-            x = self.dense(x, size, math.sqrt(2), f"{name}_hidden_{index + 1}", activation=self._activation)
+            options = {"name": self.name(f"{name}_hidden_{index + 1}"), "activation": self._activation}
+            dense = layers.Dense(size, kernel_initializer=self.initializer(math.sqrt(2)), **options)
+            x = apply_layer(dense, x, layer_norm=self._layer_norm)
         return x
 
     def join(self, columns: Sequence[Tensor], name: str, **options: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -12,12 +13,16 @@ import numpy as np
 from gymnasium.spaces import Space
 from keras import layers, ops
 
+from actor_learner.networks.layers import apply_layer
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.structure import Leaf, Structure, observation_structure
 from actor_learner.system.types import Tensor
 
 Initialize = Callable[[float], keras.initializers.Initializer]
 """Returns the initializer of a kernel of this gain."""
+
+Apply = Callable[[Any, Tensor], Tensor]
+"""Applies a layer to a tensor: `apply_layer`."""
 
 _MAX_CHANNELS = 16
 _MIN_FRAME_PIXELS = 4  # least height and width in pixels of an image
@@ -81,7 +86,13 @@ def check_channel_axis(structure: Structure, channel_axis: int | None) -> None:
 
 
 def image_features(
-    image: Tensor, leaf: Leaf, image_network: str, channel_axis: int | None, initialize: Initialize, prefix: str
+    image: Tensor,
+    leaf: Leaf,
+    image_network: str,
+    channel_axis: int | None,
+    layer_norm: bool,
+    initialize: Initialize,
+    prefix: str,
 ) -> Tensor:
     """Compute features of images: `[N, *leaf.shape]` bytes -> `[N, 512]` ("nature"), `[N, 256]` or `[N, 128]`.
 
@@ -97,7 +108,8 @@ def image_features(
     network = _choose_network(image_network, height, width)
     # Scaled before axes move: on CPUs TensorFlow moves float32 more than twice as fast as bytes.
     image = scaled(image, leaf, prefix, pixels=network != "small")
-    return _BUILDERS[network](_channels_last(image, leaf, axis, prefix), initialize, prefix)
+    apply = functools.partial(apply_layer, layer_norm=layer_norm)
+    return _BUILDERS[network](_channels_last(image, leaf, axis, prefix), apply, initialize, prefix)
 
 
 def stacks_frames(leaf: Leaf, channel_axis: int | None) -> bool:
@@ -178,7 +190,7 @@ def _guess_channel_axis(shape: tuple[int, ...]) -> tuple[int | None, bool]:
     return (0 if first < last else 2), max(first, last) > _MAX_CHANNELS
 
 
-def _nature(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
+def _nature(x: Tensor, apply: Apply, initialize: Initialize, prefix: str) -> Tensor:
     """Return the network of Mnih et al. 2015 (doi:10.1038/nature14236)."""
     height, width = x.shape[1:3]
     if min(height, width) < _MIN_NATURE_PIXELS:
@@ -188,19 +200,19 @@ def _nature(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
     for number, (filters, size, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1)), start=1):
         kernel, name = initialize(gain), f"{prefix}convolution_{number}"
         options = {"kernel_initializer": kernel, "name": name, **_CHANNELS_LAST}
-        x = layers.Conv2D(filters, size, stride, activation="relu", **options)(x)
+        x = apply(layers.Conv2D(filters, size, stride, activation="relu", **options), x)
     x = layers.Flatten(name=f"{prefix}flatten", **_CHANNELS_LAST)(x)
-    return layers.Dense(512, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features")(x)
+    return apply(layers.Dense(512, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features"), x)
 
 
-def _impala(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
+def _impala(x: Tensor, apply: Apply, initialize: Initialize, prefix: str) -> Tensor:
     """Return the residual network of IMPALA (arXiv:1802.01561, figure 3), without its LSTM."""
     gain = math.sqrt(2)
 
     def convolve(x: Tensor, filters: int, activation: str | None = None) -> Tensor:
         kernel = initialize(gain)
         options = {"kernel_initializer": kernel, **_CHANNELS_LAST}
-        return layers.Conv2D(filters, 3, padding="same", activation=activation, **options)(x)
+        return apply(layers.Conv2D(filters, 3, padding="same", activation=activation, **options), x)
 
     for filters in (16, 32, 32):
         x = layers.MaxPooling2D(3, 2, padding="same", **_CHANNELS_LAST)(convolve(x, filters))
@@ -208,18 +220,18 @@ def _impala(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
             residual = convolve(layers.ReLU()(x), filters, "relu")
             x = layers.Add()([x, convolve(residual, filters)])
     x = layers.Flatten(name=f"{prefix}flatten", **_CHANNELS_LAST)(layers.ReLU()(x))
-    return layers.Dense(256, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features")(x)
+    return apply(layers.Dense(256, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features"), x)
 
 
-def _small(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
+def _small(x: Tensor, apply: Apply, initialize: Initialize, prefix: str) -> Tensor:
     """Return the network of MinAtar (arXiv:1903.03176) for frames of few pixels."""
     gain = math.sqrt(2)
     padding = "valid" if min(x.shape[1:3]) >= 3 else "same"
     kernel, name = initialize(gain), f"{prefix}convolution_1"
     options = {"kernel_initializer": kernel, "name": name, **_CHANNELS_LAST}
-    x = layers.Conv2D(16, 3, padding=padding, activation="relu", **options)(x)
+    x = apply(layers.Conv2D(16, 3, padding=padding, activation="relu", **options), x)
     x = layers.Flatten(name=f"{prefix}flatten", **_CHANNELS_LAST)(x)
-    return layers.Dense(128, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features")(x)
+    return apply(layers.Dense(128, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features"), x)
 
 
 _BUILDERS = {"nature": _nature, "impala": _impala, "small": _small}

@@ -190,6 +190,20 @@ class ActionDistribution(layers.Layer):  # type: ignore[misc]
         return {**config, **greedy} if self.distribution == GREEDY else config
 
 
+def apply_layer(layer: Any, x: Tensor, *, layer_norm: bool) -> Tensor:
+    """Return `layer(x)`, a dense layer or a convolution; with layer normalization before its activation, if asked for.
+
+    Normalization is over the last axis (arXiv:1607.06450).
+    """
+    if not layer_norm:
+        return layer(x)
+    activation, layer.activation = layer.activation, keras.activations.linear
+    x = layers.LayerNormalization(epsilon=1e-6, name=f"{layer.name}_norm")(layer(x))
+    if activation is keras.activations.linear:
+        return x
+    return layers.Activation(activation, name=f"{layer.name}_activation")(x)
+
+
 @keras.saving.register_keras_serializable(package="actor_learner")
 class OneHot(layers.Layer):  # type: ignore[misc]
     """Concatenates one-hot vectors of choices with `sizes` values: integers `[N, ...]` -> float32 `[N, sum(sizes)]`."""
