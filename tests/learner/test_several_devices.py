@@ -17,7 +17,7 @@ from tests.support.backend_updates import CASES
 from tests.support.processes import patience
 from tests.support.quick_xla import QUICK_XLA
 
-SHARED = ("mlp", "images", "memory")
+SHARED = ("mlp", "images", "memory", "pqn")
 
 
 def sizes(shapes):

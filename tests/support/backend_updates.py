@@ -133,6 +133,15 @@ CASES = {
         8,
         3,
     ),
+    "pqn": (
+        BOUNDED,
+        Discrete(3),
+        {"layer_norm": True, "hidden_sizes": (16,)},
+        lambda: al.PQN(minibatch_size=64, exploration_final_eps=0.5),
+        32,
+        8,
+        3,
+    ),
     "dqn": (
         BOUNDED,
         Discrete(3),
@@ -202,8 +211,8 @@ def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
     make = of_network.pop("make", al.default_network)
     sequence_length = of_network.pop("sequence_length", None)
     algorithm = algorithm()
+    of_network |= algorithm.network_options(action_space)
     if isinstance(algorithm, al.algorithms.OffPolicy):
-        of_network |= algorithm.network_options(action_space)
         options["observation_space"] = observation_space
     with building_in(of_network.pop("precision", None)):
         network = make(observation_space, action_space, seed=0, **of_network)
