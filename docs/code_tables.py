@@ -89,13 +89,13 @@ def _accepts(check: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
 def _correction(algorithm: Any) -> str:
     if algorithm.REPLAYS:
         return "any age"
-    if algorithm.uses_vtrace:
+    if getattr(algorithm, "uses_vtrace", False):
         return "V-trace"
     return "V-trace with `vtrace`" if hasattr(algorithm, "vtrace") else "not corrected"
 
 
-def _network(*, hidden_sizes: Sequence[int], activation: str, **_: Any) -> str:
-    return f"{', '.join(map(str, hidden_sizes))}, {activation}"
+def _network(*, hidden_sizes: Sequence[int], activation: str, layer_norm: bool, **_: Any) -> str:
+    return f"{', '.join(map(str, hidden_sizes))}, {activation}{', layer norm' if layer_norm else ''}"
 
 
 def _yes(value: bool) -> str:

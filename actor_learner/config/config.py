@@ -366,7 +366,9 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         if self.algorithm.REPLAYS:
             if self.memory is not None:
                 kind = type(self.algorithm).__name__
-                raise refusal("memory", f"None for {kind}, whose rows are drawn one by one", self.memory)
+                raise refusal(
+                    "memory", f"None for {kind}, whose rows are drawn one by one; PQN and PPO take one", self.memory
+                )
             return
         if self.memory == "attention":
             checks.check_heads("memory_size", self.memory_size)

@@ -77,7 +77,8 @@ class ReplayLearner(Learner):
             raise ValueError(f"{kind} doesn't scale losses: use precision='bfloat16'. Received: a network in float16")
         if Memories(network):
             raise ValueError(
-                f"{kind} can't learn a network with memory: rows are drawn one by one. Received: {network.name!r}"
+                f"{kind} can't learn a network with memory, because rows are drawn one by one: PQN and PPO can. "
+                f"Received: {network.name!r}"
             )
         if critics is not None and not algorithm.NUM_CRITICS:
             raise ValueError(
