@@ -57,7 +57,7 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     check_memory(config.local_actors)
     for each in config.of_policies.values() or [config]:
         _check_optimizer(each)
-        each.algorithm.check_batch(batch_rows(config), config.total_steps)
+        each.algorithm.check_batch(batch_rows(config), config.all_steps)
     if config.deterministic_ops:
         compile_cache.use_deterministic_ops(config.device)
     compile_cache.begin(config.learner_threads)
@@ -284,7 +284,7 @@ def _policy_learner(config: TrainConfig, checkpoint: Path | None, policy: PoolPo
         return new_learner(config, policy)
     options = {name: getattr(config, name) for name in ("algorithm", "device", "devices", "tf32")}
     learner = Learner.load(checkpoint, network=policy.network, critics=config.critics, **options)
-    learner.total_steps = config.total_steps
+    learner.total_steps = config.all_steps
     return _with_buffer(config, learner, policy)
 
 
@@ -294,8 +294,8 @@ def new_learner(config: TrainConfig, actors: PoolPolicy | ActorPool) -> Learner:
     from actor_learner.learner.replay import ReplayLearner
     from actor_learner.learner.state import read_variables
 
-    names = ("total_steps", "seed", "device", "devices", "tf32", "sequence_length", "burn_in")
-    fields: dict[str, Any] = {name: getattr(config, name) for name in names}
+    names = ("seed", "device", "devices", "tf32", "sequence_length", "burn_in")
+    fields: dict[str, Any] = {"total_steps": config.all_steps} | {name: getattr(config, name) for name in names}
     if config.init_from is not None:
         fields["return_statistics"] = _return_statistics(config)
     if config.algorithm.REPLAYS:
@@ -490,7 +490,7 @@ def result_network(learner: Any) -> Any:
 def finished_network(config: TrainConfig, run: RunDirectory) -> Any:
     """Return the network of a run that has taken all its steps; a dict by name with several policies."""
     if not config.quiet:
-        print(f"The run in {run.path} has finished: it took its {config.total_steps:,} steps.")
+        print(f"The run in {run.path} has finished: it took its {config.all_steps:,} steps.")
     found = {
         name: _finished_network(own, policy_folder(run.path, name))
         for name, own in (config.of_policies or {"": config}).items()

@@ -36,7 +36,11 @@ class _Run:
         self.config, self.start, self.actors, self.interrupts = config, start, actors, interrupts
         self.exported: Any = None  # the policy that is saved in the end
         self.learner = build.make_learner(config, start, actors)
-        planned_updates = math.ceil(config.total_steps / build.batch_rows(config))
+        rows = build.batch_rows(config)
+        self.offline_steps_at_once = max(1, config.algorithm.due(rows)) if config.offline_steps else 1
+        """Gradient steps of an update offline: those of a batch."""
+        planned_updates = math.ceil(config.total_steps / rows)
+        planned_updates += math.ceil(config.offline_steps / self.offline_steps_at_once)
         self.updates_per_epoch = (  # by default a function of the config alone, so that a run can be repeated
             config.updates_per_epoch or start.updates_per_epoch or math.ceil(planned_updates / 100)
         )
@@ -51,6 +55,8 @@ class _Run:
         """Run the loop: yield the metrics of each update; publish the weights when the caller asks for the next one."""
         actors, learner, recorder = self.actors, self.learner, self.recorder
         copies_ahead = self.config.max_policy_lag == 1 and "GPU" in learner.device
+        recorder.begin()
+        yield from self._offline_updates()
         earlier_updates = recorder.begin()  # the actors' versions begin at 0, also in a run that was resumed
         self._seat_opponents(new=True)
         if self.goes_on:
@@ -76,6 +82,19 @@ class _Run:
                 actors.publish(learner.flat_weights())
                 self._seat_opponents()
 
+    def _offline_updates(self) -> Iterator[dict[str, float]]:
+        """Learn from the rows that the buffer has, before the first env step; publish the weights in the end."""
+        learner, recorder, planned = self.learner, self.recorder, self.config.offline_steps
+        if learner.offline_steps >= planned:
+            return
+        while self.goes_on and learner.offline_steps < planned:
+            started = time.perf_counter()
+            recorder.begin_update()
+            losses = learner.learn(min(self.offline_steps_at_once, planned - learner.offline_steps))
+            recorder.learned(None, losses)
+            yield recorder.offline_row(losses, time.perf_counter() - started)
+        self.actors.publish(learner.flat_weights())
+
     def _seat_opponents(self, *, new: bool = False) -> None:
         """With self-play: freeze a version of the policy where one is due, and renew the shares of the opponents.
 
@@ -92,9 +111,8 @@ class _Run:
     @property
     def goes_on(self) -> bool:
         """True while another update is due."""
-        learner = self.learner
-        stopped = learner.network.stop_training or self.interrupts.requested
-        return learner.env_steps < self.config.total_steps and not stopped
+        stopped = self.learner.network.stop_training or self.interrupts.requested
+        return self.learner.steps < self.config.all_steps and not stopped
 
     def train(self) -> Result:
         """Run the loop to its end. Saves the network and the policy, however the loop ends."""
@@ -108,12 +126,14 @@ class _Run:
             self.callbacks.end(metrics, interrupted=bool(self.interrupts.requested))
         finally:
             self._close()
-        if self.learner.env_steps >= self.config.total_steps:
-            self.recorder.with_room(lambda: record_finished(self.start.run, self.learner.env_steps))
+        learner = self.learner
+        if learner.steps >= self.config.all_steps:
+            steps = learner.env_steps, learner.offline_steps
+            self.recorder.with_room(lambda: record_finished(self.start.run, *steps))
         metrics, stopped_by = metrics or last_metrics(self.start.run.metrics), self.callbacks.stopped_by
         if stopped_by:
-            steps = self.learner.env_steps, self.config.total_steps
-            _log.info("%s stopped the run at %s of %s env steps", stopped_by, *map("{:,}".format, steps))
+            steps = learner.steps, self.config.all_steps
+            _log.info("%s stopped the run at %s of %s steps", stopped_by, *map("{:,}".format, steps))
         return Result(build.result_network(self.learner), metrics, self.start.run.path, stopped_by)
 
     def _end_update(self, metrics: dict[str, float]) -> None:

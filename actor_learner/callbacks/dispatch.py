@@ -121,7 +121,7 @@ class RunCallbacks:
         learner = self._learner
         learner.updates = epochs * self._updates_per_epoch
         learner.env_steps = learner.updates * self._batch_rows
-        if learner.env_steps >= self._config.total_steps:
+        if learner.steps >= self._config.all_steps:
             raise ValueError(
                 "`backup_dir` of BackupAndRestore holds a run that has finished all its epochs: remove it to begin "
                 f"again, or increase total_steps. Received: {epochs} epochs of {self._params['epochs']}"
@@ -171,7 +171,7 @@ class RunCallbacks:
     def epoch_ended(self, metrics: dict[str, float]) -> None:
         """End an epoch, perhaps early because the run ends."""
         epoch = (self._learner.updates - 1) // self._updates_per_epoch
-        if self._learner.env_steps < self._config.total_steps:  # rows that only reset add epochs to the plan
+        if self._learner.steps < self._config.all_steps:  # rows that only reset add epochs to the plan
             self._params["epochs"] = max(self._params["epochs"], epoch + 2)
         kept = metrics | self._reported
         self.call("on_epoch_end", epoch, logs := dict(kept))
@@ -200,7 +200,7 @@ class RunCallbacks:
             except Exception as error:
                 error.add_note(f"In the callback {type(callback).__name__}, {hook}.")
                 raise
-            if goes_on and network.stop_training and self._learner.env_steps < self._config.total_steps:
+            if goes_on and network.stop_training and self._learner.steps < self._config.all_steps:
                 self.stopped_by = type(callback).__name__
 
 

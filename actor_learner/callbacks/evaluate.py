@@ -27,7 +27,7 @@ class Evaluate(Callback):
     without evaluation doesn't count for `EarlyStopping` and the like. With `SwapEMAWeights`, the averaged weights play.
 
     Args:
-        every_steps: Env steps between two evaluations.
+        every_steps: Env steps between two evaluations; while a run learns offline, gradient steps.
         env: As for `train`; by default the run's environment, without the effects of `actors.call`.
         episodes: Number of episodes in one evaluation.
         env_kwargs: Keyword arguments of the environment; by default those of the run, if the environment is the run's.
@@ -104,12 +104,12 @@ class Evaluate(Callback):
         masked = self.actors.uses_masks
         self._policy.exported = dataclasses.replace(self._policy.exported, trained_with_masks=masked)
         check_playable(self._policy, self._factory, autoreset_mode=self.config.autoreset_mode)
-        self._reached = self.learner.env_steps // self.every_steps
+        self._reached = self.learner.steps // self.every_steps
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        steps = self.learner.env_steps
+        steps = self.learner.steps
         reached, self._reached = self._reached, steps // self.every_steps
-        if self._reached > reached or steps >= self.config.total_steps:
+        if self._reached > reached or steps >= self.config.all_steps:
             evaluation = self._evaluate()
             values = (evaluation.mean, evaluation.std, evaluation.mean_length)
             (logs if logs is not None else {}).update(zip(self.reports, values, strict=True))

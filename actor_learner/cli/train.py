@@ -76,12 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
         if found := differences(recorded, provenance()) if recorded else []:
             warn(f"the run was made with {', '.join(found)}; results may differ in the last bits")
     prepare_process(config.local_actors, config.max_policy_lag)
+    from actor_learner.runs.metrics import steps_of
     from actor_learner.train import train
 
     result = train(config, resume=resume)
     if result.stopped_by and result.metrics:
         again = f"{shlex.quote(own_command())} train --resume {shlex.quote(str(result.run_dir))}"
-        steps = f"{int(result.metrics['env_steps']):,} of {config.total_steps:,} env steps"
+        steps = f"{int(steps_of(result.metrics)):,} of {config.all_steps:,} steps"
         print(f"{result.stopped_by} stopped the run at {steps}; {again} goes on from there.")
     print(_what_next(result.run_dir))
     return 0
@@ -93,7 +94,7 @@ def _has_finished(config: TrainConfig) -> bool:
 
     start = check_resume(config)
     if start.finished:
-        print(f"The run has finished: it took its {config.total_steps:,} steps. A larger --total-steps continues it.")
+        print(f"The run has finished: it took its {config.all_steps:,} steps. A larger --total-steps continues it.")
         print(_what_next(start.run.path))
     elif not config.quiet:
         where = "from the start" if start.checkpoint is None else f"after {start.state.env_steps:,} steps"

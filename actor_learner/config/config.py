@@ -119,7 +119,9 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         env_kwargs: keyword arguments for the environment.
         algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, `Impala(...)`, `DQN(...)`, `PQN(...)`, `SAC(...)`,
             `TD3(...)`, or a dataclass of your own.
-        total_steps: env steps to train for, over all environments.
+        total_steps: env steps to train for, over all environments; 0: none, with `offline_steps`.
+        offline_steps: gradient steps on the rows of `init_buffer` before the first env step. They count as steps of the
+            run for schedules, epochs and `al.callbacks.Evaluate`. `learning_starts` is then 0.
         unroll_length: env steps of each environment in a batch; None: 128, or 4 with a replay buffer, 32
             with PQN.
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
@@ -195,7 +197,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     env: str | Callable[..., Any] = setting("CartPole-v1", "environment", check=_env, help=ENV_HELP)
     env_kwargs: Mapping[str, Any] = setting(dict, "environment", check=_env_kwargs)
     algorithm: Any = setting(PPO, "algorithm", help=f"{', '.join(BY_NAME)} or module:Class")
-    total_steps: int = count(500_000, 1, effect="pace")
+    total_steps: int = count(500_000, 0, effect="pace")
+    offline_steps: int = count(0, 0)
     unroll_length: int = count(None, 1, "actors")
     max_policy_lag: int = count(
         None,
@@ -269,6 +272,30 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         self._check_sequences()
         if self.policies is not None:
             object.__setattr__(self, "_of_policies", self._policy_configs(self.policies))
+
+    @property
+    def all_steps(self) -> int:
+        """The steps of the run: gradient steps offline, then env steps."""
+        return self.total_steps + self.offline_steps
+
+    def _begin_offline(self) -> None:
+        """Check a run that learns offline; it has no warm-up, and without env steps no actor."""
+        if not self.offline_steps:
+            if not self.total_steps:
+                raise refusal("total_steps", "at least 1, or 0 with `offline_steps`", 0)
+            return
+        kind, given = type(self.algorithm).__name__, self.offline_steps
+        if not self.algorithm.REPLAYS:
+            raise refusal("offline_steps", f"0 for {kind}, which has no replay buffer", given)
+        if self.init_buffer is None:
+            expected = "`offline_steps` needs rows to learn from: `init_buffer`, a run's checkpoint or 'minari:NAME'"
+            raise ValueError(f"{expected}. Received: offline_steps={given}, init_buffer=None")
+        if self.policies is not None or self.self_play is not None:
+            other = "policies" if self.policies is not None else "self_play"
+            raise ValueError(f"`offline_steps` and `{other}` exclude each other. Received: offline_steps={given}")
+        object.__setattr__(self, "algorithm", dataclasses.replace(self.algorithm, learning_starts=0))
+        if not self.total_steps:
+            object.__setattr__(self, "num_actors", 0)
 
     def require_one_policy(self, what: str) -> None:
         """Raise ValueError for several policies. what: the command that is of one."""
@@ -390,6 +417,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             known = BY_NAME.get(self.algorithm, PPO) if isinstance(self.algorithm, str) else PPO
             what = f"an instance of an algorithm's dataclass, such as al.{known.__name__}()"
             raise refusal("algorithm", what, self.algorithm)
+        self._begin_offline()
         self.algorithm.check_unroll_length(self.unroll_length)
         self.algorithm.check_config(self)
         if self.undone_rate_factor < 1 and not self.algorithm.has_constant_rate:

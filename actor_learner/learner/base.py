@@ -61,7 +61,8 @@ class Learner:
         network: a Keras model that keeps the network contract (see `actor_learner.networks.contract`).
         algorithm: hyperparameters and loss, for instance `al.PPO()`.
         action_space: the Gymnasium space of actions, whose distribution `parameters` describe.
-        total_steps: env steps of the whole run; schedules of the remaining progress need it.
+        total_steps: env steps of the whole run, and gradient steps that are taken offline; schedules of the remaining
+            progress need it.
         seed: seed of the order in which rows enter minibatches.
         device: "cpu", "gpu" or "auto" (a GPU if the backend sees one).
         devices: number of devices that share each update, on JAX only. Each has the same number of columns of a batch,
@@ -88,6 +89,9 @@ class Learner:
 
     algorithm: Any
     buffer: ReplayBuffer | None = None
+    offline_steps: int = 0
+    """Gradient steps that were taken without env steps, by `ReplayLearner.learn`."""
+
     _needs_value = True
 
     of_replay: ClassVar[type[Learner]]
@@ -250,7 +254,7 @@ class Learner:
         if not env_steps:
             self._rng.bit_generator.state = random_state
             raise no_valid_row(valid)
-        with self._explaining_memory_errors(trajectory), self._on_device():
+        with self._explaining_memory_errors(valid.shape), self._on_device():
             values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched, on_policy))
             result = _read_metrics(update, values, learned=num_minibatches > 0)
         if "undone" in result:
@@ -277,21 +281,24 @@ class Learner:
             MemoryError: the device has too little memory for this batch beside the present one.
         """
         conformed = validate_trajectory(trajectory, self.spaces)
-        with self._explaining_memory_errors(trajectory), self._on_device():
+        with self._explaining_memory_errors(trajectory.reward.shape), self._on_device():
             fields = sent(packed_fields(conformed))
             self._prefetched = _Prefetched(trajectory, trajectory.behaviour_log_prob.copy(), fields)
 
     @contextlib.contextmanager
-    def _explaining_memory_errors(self, trajectory: Trajectory) -> Iterator[None]:
-        """Raise MemoryError with the settings that matter where the body needs more memory than the device has."""
+    def _explaining_memory_errors(self, shape: tuple[int, ...]) -> Iterator[None]:
+        """Raise MemoryError with the settings that matter where the body needs more memory than the device has.
+
+        shape: (steps, columns) of the batch.
+        """
         try:
             yield
         except Exception as error:
             if not backend.is_out_of_memory(error):
                 raise
-            steps, columns = trajectory.reward.shape
+            steps, columns = shape
             settings = {
-                "minibatch_size": self.algorithm.minibatch_rows(trajectory.reward.size),
+                "minibatch_size": self.algorithm.minibatch_rows(steps * columns),
                 "unroll_length": steps,
                 "num_envs": columns,
                 "precision": "tf32" if self.tf32 else self.network.compute_dtype,
@@ -316,8 +323,13 @@ class Learner:
         return (*(name for name in update.metric_names if name != "undone"), *self._set_epsilon())
 
     @property
+    def steps(self) -> int:
+        """The env steps so far, and the gradient steps that were taken offline: what `total_steps` counts."""
+        return self.env_steps + self.offline_steps
+
+    @property
     def _progress_remaining(self) -> float:
-        return 1.0 if not self.total_steps else max(0.0, 1.0 - self.env_steps / self.total_steps)
+        return 1.0 if not self.total_steps else max(0.0, 1.0 - self.steps / self.total_steps)
 
     def _set_epsilon(self) -> dict[str, float]:
         """Set the probability of random actions, which is published with the weights. Returns the metric."""

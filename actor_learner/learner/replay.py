@@ -35,7 +35,7 @@ from actor_learner.replay.saving import has_buffer, write_buffer
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.spaces.validate import check_trajectory_type, validate_trajectory
-from actor_learner.system.fields import refusal
+from actor_learner.system.fields import check_count, refusal
 from actor_learner.system.files import DamagedError, Entry, one_line, write_folder_atomically
 from actor_learner.system.machine import require_memory
 from actor_learner.system.types import Array
@@ -55,6 +55,9 @@ _BYTES_OF_A_UNIT = 8
 
 _MAX_BYTES = 2**25
 """The most bytes of rows in one call."""
+
+_STATISTICS_ROWS, _STATISTICS_DRAWS = 4096, 16
+"""So many rows, drawn so often at most, tell the statistics of a buffer's observations."""
 
 
 class ReplayLearner(Learner):
@@ -188,7 +191,7 @@ class ReplayLearner(Learner):
         columns = buffer.add(trajectory)
         after = self.env_steps + env_steps
         due = min(self._owed(after), _MAX_BATCHES * max(1, self.algorithm.due(valid.size)))
-        with self._explaining_memory_errors(trajectory), self._on_device():
+        with self._explaining_memory_errors(valid.shape), self._on_device():
             statistics = self._merge_statistics(trajectory)
             finite = all(np.isfinite(backend.to_numpy(variable.value)).all() for variable in statistics.variables)
             self.not_finite = () if finite else ("statistics",)
@@ -202,6 +205,35 @@ class ReplayLearner(Learner):
         self.updates += 1
         return {**result, **self._set_epsilon(), **self._counters(buffer)}
 
+    def learn(self, steps: int) -> dict[str, float]:
+        """Take gradient steps on rows of the buffer, without a new batch. Returns metrics, as `update` does.
+
+        These steps don't count as due for env steps; `offline_steps` counts them. Targets that move by env steps move
+        as if `updates_per_step` of the gradient steps belonged to each env step. The first call sets the statistics of
+        observations by rows of the buffer, if there are none yet. An undone call counts nothing.
+
+        Raises ValueError without a buffer that has rows; MemoryError if the device has too little memory.
+        """
+        steps = check_count("steps", steps)
+        if self.buffer is None or not len(self.buffer):
+            raise ValueError(
+                "`learn` takes rows of the replay buffer: give one (`buffer`), or update from a batch first. "
+                f"Received: {'no buffer' if self.buffer is None else 'an empty buffer'}"
+            )
+        self.begun += 1
+        update, compiled, buffer = self._prepare_replay(steps)
+        with self._explaining_memory_errors((buffer.unroll_length, 1)), self._on_device():
+            self._begin_statistics(buffer)
+            self.not_finite = ()
+            result = self._learn(update, compiled, buffer, steps, self.env_steps, np.zeros(0, np.int64))
+        if "undone" in result:
+            return result
+        self.offline_steps += steps
+        starts, taken = self._due_from
+        self._due_from = starts, taken + steps
+        self.updates += 1
+        return {**result, **self._set_epsilon(), **self._counters(buffer)}
+
     def _owed(self, env_steps: int) -> int:
         """Return the gradient steps that are due after so many env steps, and not taken yet."""
         starts, taken = self._due_from
@@ -210,7 +242,8 @@ class ReplayLearner(Learner):
     def _counters(self, buffer: ReplayBuffer) -> dict[str, float]:
         owed = float(self._owed(self.env_steps))
         steps, rows = float(self.gradient_steps), float(len(buffer))
-        return {"gradient_steps": steps, "gradient_steps_owed": owed, "buffer_rows": rows}
+        offline = {"offline_steps": float(self.offline_steps)} if self.offline_steps else {}
+        return {"gradient_steps": steps, "gradient_steps_owed": owed, "buffer_rows": rows, **offline}
 
     def _learn(
         self,
@@ -225,6 +258,7 @@ class ReplayLearner(Learner):
 
         env_steps: those to which targets move before the first step. columns: of the buffer, the newest batch's.
         """
+        env_steps += round(self.offline_steps / self.algorithm.updates_per_step)
         counts = self._counts(buffer, due)
         first, targets_at = self.gradient_steps, self._targets_at
         before = Snapshot(update.state if len(counts) > 1 else ())  # a call undoes itself, not those before it
@@ -313,12 +347,37 @@ class ReplayLearner(Learner):
         missing = self._slots - len(leaf)
         return np.concatenate([leaf, np.zeros((missing, *leaf.shape[1:]), leaf.dtype)]) if missing else leaf
 
+    def _begin_statistics(self, buffer: ReplayBuffer) -> None:
+        """Set the statistics of observations by rows of the buffer, where there are none yet."""
+        self._build_models()
+        if all(float(backend.to_numpy(layer.count.value)) > 0 for _, layer in self._normalized):
+            return
+        for _ in range(min(_STATISTICS_DRAWS, math.ceil(len(buffer) / _STATISTICS_ROWS))):
+            self._merge(buffer.sample(_STATISTICS_ROWS).observation, np.ones(_STATISTICS_ROWS, bool))
+
     def _merge_statistics(self, trajectory: Trajectory) -> Snapshot:
         """Merge the batch into the statistics of observations. Returns these variables as they were before."""
-        models = self._build_models()
-        pairs = [(model, layer) for model in self._all_models for layer in contract.normalization_layers(model)]
-        if not pairs:
+        self._build_models()
+        if not self._normalized:
             return Snapshot(())
+        valid = np.asarray(trajectory.valid, bool).reshape(-1)
+
+        def rows(leaf: Any) -> Array:
+            steps = np.asarray(leaf)[:-1]
+            flat = steps.reshape(len(valid), *steps.shape[2:]).copy()
+            flat[~valid] = 0  # they may hold NaN
+            return flat
+
+        return self._merge(map_leaves(rows, trajectory.observation), valid)
+
+    @property
+    def _normalized(self) -> list[tuple[keras.Model, Any]]:
+        """The layers that normalize observations, with their models."""
+        return [(model, layer) for model in self._all_models for layer in contract.normalization_layers(model)]
+
+    def _merge(self, rows: Any, valid: Array) -> Snapshot:
+        """Merge rows of observations into the statistics. Returns these variables as they were before."""
+        models, pairs = self._build_models(), self._normalized
         touched = itertools.chain(*(layer.variables for _, layer in pairs), *models.statistics)
         variables = list({id(variable): variable for variable in touched}.values())
         before = Snapshot(variables)
@@ -332,15 +391,7 @@ class ReplayLearner(Learner):
                 return valid[:1]
 
             self._statistics = backend.Compiled(merge, variables, with_xla=False)
-        valid = np.asarray(trajectory.valid, bool).reshape(-1)
-
-        def rows(leaf: Any) -> Array:
-            steps = np.asarray(leaf)[:-1]
-            flat = steps.reshape(len(valid), *steps.shape[2:]).copy()
-            flat[~valid] = 0  # they may hold NaN
-            return flat
-
-        self._statistics(packed((map_leaves(rows, trajectory.observation), None), (valid, None)))
+        self._statistics(packed((rows, None), (valid, None)))
         return before
 
     @property
@@ -370,15 +421,24 @@ class ReplayLearner(Learner):
 
         return Minibatches(**tree.map_structure(shaped, rows))
 
-    def _prepare_replay(self, trajectory: Trajectory) -> tuple[ReplayUpdate, backend.Compiled, ReplayBuffer]:
-        """Return the update, which is made for the first batch, and the buffer."""
+    def _prepare_replay(self, first: Trajectory | int) -> tuple[ReplayUpdate, backend.Compiled, ReplayBuffer]:
+        """Return the update, which is made for the first call, and the buffer.
+
+        first: A batch, or without one the number of gradient steps.
+        """
         if self._replay_update is None or self._compiled is None:
-            steps, columns = np.shape(trajectory.reward)
-            masked = trajectory.action_mask is not None
-            buffer = self.make_buffer(steps, action_masks=masked or self.spaces.has_mask_leaf)
-            validate_trajectory(trajectory, buffer.spaces)
-            self._check_network(trajectory.observation)
-            self._plan_calls(buffer, steps * columns)
+            if isinstance(first, int):
+                assert self.buffer is not None
+                buffer, due = self.buffer, first
+                observation = map_leaves(lambda leaf: leaf[None], self.spaces.observation.zeros(1))
+            else:
+                steps, columns = np.shape(first.reward)
+                masked = first.action_mask is not None or self.spaces.has_mask_leaf
+                buffer, due = self.make_buffer(steps, action_masks=masked), self.algorithm.due(steps * columns)
+                validate_trajectory(first, buffer.spaces)
+                observation = first.observation
+            self._check_network(observation)
+            self._plan_calls(buffer, due)
             self._compile_replay()
         self._check_trainable()
         assert self._replay_update is not None
@@ -386,13 +446,12 @@ class ReplayLearner(Learner):
         assert self.buffer is not None
         return self._replay_update, self._compiled, self.buffer
 
-    def _plan_calls(self, buffer: ReplayBuffer, batch_rows: int) -> None:
+    def _plan_calls(self, buffer: ReplayBuffer, due: int) -> None:
         """Choose how many gradient steps a call takes at most: those of a batch, within bounds."""
         size = self.algorithm.minibatch_size
         a_minibatch = size * buffer.row_bytes
         needed = a_minibatch + size * _BYTES_OF_A_UNIT * sum(map(units, self._all_models))
         require_memory("A minibatch doesn't fit", needed, f"minibatch_size={size}")
-        due = max(1, self.algorithm.due(batch_rows))
         self._slots = max(1, min(_MAX_STEPS, _MAX_BYTES // a_minibatch, due))
 
     def _build_models(self) -> TrainedModels:
@@ -464,6 +523,7 @@ class ReplayLearner(Learner):
             "buffer_size": self.algorithm.buffer_size,
             "due_from": list(self._due_from),
             "targets_at": self._targets_at,
+            "offline_steps": self.offline_steps,
             "seed": self._seed,
         }
         return super()._saved(
@@ -478,6 +538,7 @@ class ReplayLearner(Learner):
         self.critics = list(saved.critics)
         restore(self._saved_variables(), saved.arrays, directory)
         self.gradient_steps = int(saved.replay["gradient_steps"])
+        self.offline_steps = int(saved.replay.get("offline_steps", 0))
         self._targets_at, self._seed = int(saved.replay["targets_at"]), int(saved.replay["seed"])
         starts, taken = saved.replay["due_from"]
         self._due_from = int(starts), int(taken)

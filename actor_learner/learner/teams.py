@@ -46,6 +46,7 @@ class Team:
     """
 
     device = ""  # each learner has its own
+    offline_steps = 0
 
     def __init__(
         self,
@@ -67,6 +68,11 @@ class Team:
     def env_steps(self) -> int:
         """The rows that all learners have learned from."""
         return sum(member.env_steps for member in self.members.values())
+
+    @property
+    def steps(self) -> int:
+        """As of a `Learner`."""
+        return self.env_steps
 
     @property
     def compiled_with_xla(self) -> bool | None:

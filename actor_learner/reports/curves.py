@@ -12,7 +12,7 @@ import numpy as np
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.settings import names_of
 from actor_learner.runs.directory import open_run, read_config
-from actor_learner.runs.metrics import read_metrics
+from actor_learner.runs.metrics import read_metrics, steps_of
 from actor_learner.runs.recorded_config import WITHOUT_EFFECT, Value, flat_config
 from actor_learner.system.fields import check_choice, close_match, refusal
 from actor_learner.system.types import Array
@@ -155,7 +155,9 @@ def smooth(values: Array, window: int) -> Array:
 
 def series(rows: Iterable[dict[str, float]], metric: str, x: str = "steps") -> tuple[Array, Array]:
     """Return the finite values of an axis of `X_AXES`, in rising order, and of a metric, both `[n]`."""
-    pairs = [(row.get(X_AXES[x], np.nan), row.get(metric, np.nan)) for row in rows]
+    of_steps = X_AXES[x] == "env_steps"
+    places = (steps_of(row) if of_steps and X_AXES[x] in row else row.get(X_AXES[x], np.nan) for row in rows)
+    pairs = [(place, row.get(metric, np.nan)) for place, row in zip(places, rows, strict=True)]
     values = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     values = values[(np.abs(values) <= _MAX_SHOWN).all(1)]
     values = values[np.argsort(values[:, 0], kind="stable")]

@@ -27,7 +27,7 @@ from actor_learner.runs import artifacts
 from actor_learner.runs.checkpoints import RunState, checkpoint_folders
 from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import is_locked
-from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsReader, has_undone
+from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsReader, has_undone, steps_of
 from actor_learner.runs.recorded_config import WITHOUT_EFFECT, RecordedConfig, Value, flat_config
 from actor_learner.system import __version__
 from actor_learner.system.fields import refusal
@@ -88,8 +88,8 @@ def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
     config = read_config(run.path)
     flat = flat_config(config)
     rows = [row for row in MetricsReader(run.metrics).read() if "env_steps" in row]
-    planned = config.integer("total_steps")
-    took_all = bool(rows) and planned is not None and rows[-1]["env_steps"] >= planned
+    planned = config.all_steps
+    took_all = bool(rows) and planned is not None and steps_of(rows[-1]) >= planned
     has_finished = took_all or config.finished_steps > 0
     error = artifacts.last_error(run)
     ended = "finished" if has_finished else "failed" if error else "stopped"
@@ -167,9 +167,11 @@ def _figures(rows: Sequence[Mapping[str, Any]], config: RecordedConfig) -> list[
     last = rows[-1] if rows else {}
     steps, seconds = last.get("env_steps", 0), last.get("time_seconds", math.nan)
     planned = config.integer("total_steps")
+    offline = last.get("offline_steps")
     figures = [
         ("return, last 100 episodes", _number(last.get("episode_return", math.nan))),
         ("env steps", _number(steps) + (f" of {planned:,}" if planned is not None and planned > steps else "")),
+        ("gradient steps offline", "" if offline is None else _number(offline)),
         ("updates", _number(last.get("updates", math.nan))),
         ("time", _time(seconds)),
         ("env steps per second", _number(steps / seconds) if seconds > 0 else ""),

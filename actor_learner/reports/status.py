@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from actor_learner.reports.bottleneck import Bottleneck, bottleneck
-from actor_learner.runs.metrics import ACTOR_TIME, HOST, LEARNER_TIME, has_undone
+from actor_learner.runs.metrics import ACTOR_TIME, HOST, LEARNER_TIME, has_undone, steps_of
 from actor_learner.runs.recorded_config import RecordedConfig
 
 SMOOTHING_SECONDS = 5.0
@@ -38,6 +38,7 @@ class Host(NamedTuple):
 class RunStatus:
     """A run at one moment. NaN: not known (yet).
 
+    total_steps, env_steps: with the gradient steps of a run that begins offline.
     seconds: taken so far. left: expected until the end. over: the run has ended; then `speed` (env steps per second),
     `shares` (of time, as in metrics.jsonl, without "time/") and `cpu` (CPU seconds per second by process) are those of
     the whole run, else those of the last seconds. returns: `episode_return` over the run, evenly spaced in updates.
@@ -86,7 +87,7 @@ class Summary:
         self._run_dir, self._cores = run_dir, config.cores
         self._num_actors = _integer(config, "num_actors")
         self._max_policy_lag = _integer(config, "max_policy_lag")
-        self._total_steps = max(1, _integer(config, "total_steps"))
+        self._total_steps = max(1, config.all_steps or 0)
         self._row: Mapping[str, Any] = {}
         self._first = 0.0, 0.0  # seconds and env steps after the update that was compiled
         self._compiled = False  # in the last row
@@ -107,7 +108,7 @@ class Summary:
         self._row = row
         self.rows += 1
         if self._compiled:
-            self._first = row["time_seconds"], row["env_steps"]
+            self._first = row["time_seconds"], steps_of(row)
         self._undone += has_undone(row)
         if causes := row.get("actor_restart_causes"):
             self._cause = printable(causes[-1])
@@ -118,7 +119,7 @@ class Summary:
         """Return the run `age` seconds after its last row (or, without rows, its beginning), or when it is over."""
         row = self._row
         means = (self._overall if over else self._recent).values()
-        steps, seconds = row.get("env_steps", 0), row.get("time_seconds", 0.0)
+        steps, seconds = steps_of(row), row.get("time_seconds", 0.0)
         speed = means.get("steps_per_second", math.nan) if self.rows > 1 else math.nan  # the first update was compiled
         limited_by = bottleneck(
             means,
@@ -161,8 +162,8 @@ class Summary:
         """Return the seconds until the end, at the speed since the update that was compiled."""
         if not self._row:
             return math.nan
-        seconds, steps = self._row["time_seconds"] - self._first[0], self._row["env_steps"] - self._first[1]
-        remaining = max(0, self._total_steps - self._row["env_steps"])
+        seconds, steps = self._row["time_seconds"] - self._first[0], steps_of(self._row) - self._first[1]
+        remaining = max(0, self._total_steps - steps_of(self._row))
         return max(0.0, remaining * seconds / steps - age) if steps > 0 else math.nan
 
 

@@ -80,7 +80,7 @@ class WatchedRun:
         if self._lives:
             age = self._age()
             return f"The last update was {duration(age)} ago." if age > SILENT_SECONDS else ""
-        total = self._config.integer("total_steps")
+        total = self._config.all_steps
         if total is not None and self._config.finished_steps >= total:
             return "The run has finished."
         how = "was killed" if (self._run.path / LOCK_FILE).exists() else "ended early"

@@ -229,9 +229,10 @@ def record_choices(run: RunDirectory, **choices: Any) -> None:
     write_recorded(run, data)
 
 
-def record_finished(run: RunDirectory, env_steps: int) -> None:
+def record_finished(run: RunDirectory, env_steps: int, offline_steps: int = 0) -> None:
     """Record in config.json that the run took all its steps, and that network and policy are the last ones."""
-    write_recorded(run, {**read_config(run.path), "finished": {"env_steps": env_steps}})
+    finished = {"env_steps": env_steps} | ({"offline_steps": offline_steps} if offline_steps else {})
+    write_recorded(run, {**read_config(run.path), "finished": finished})
 
 
 def check_no_links(run: RunDirectory) -> None:

@@ -6,6 +6,7 @@ import re
 
 METRICS = {
     "env_steps": "env steps so far, over all environments",
+    "offline_steps": "gradient steps that a run took on the rows of its buffer before the first env step",
     "updates": "updates of the learner so far",
     "time_seconds": "wall-clock seconds since the run began, without the time between a stop and a resume",
     "steps_per_second": "env steps per second since the last row",

@@ -28,6 +28,11 @@ _MAX_WAITING = 10_000
 _log = logging.getLogger("actor_learner")
 
 
+def steps_of(row: Mapping[str, Any]) -> Any:
+    """Return the steps of a run after a row: env steps, and gradient steps that were taken offline."""
+    return row.get("env_steps", 0) + row.get("offline_steps", 0)
+
+
 class MetricsFile:
     """Appends whole rows. While the disk is full, rows wait in memory and are written once there is room.
 

@@ -79,8 +79,14 @@ class RecordedConfig(dict[str, Any]):
 
     @property
     def finished_steps(self) -> int:
-        """The env steps after which the run finished; 0 if it hasn't."""
-        return self.integer("finished", "env_steps") or 0
+        """The steps after which the run finished; 0 if it hasn't."""
+        return (self.integer("finished", "env_steps") or 0) + (self.integer("finished", "offline_steps") or 0)
+
+    @property
+    def all_steps(self) -> int | None:
+        """The planned steps: env steps, and gradient steps offline; None if that isn't recorded."""
+        steps = self.integer("total_steps")
+        return None if steps is None else steps + (self.integer("offline_steps") or 0)
 
 
 WITHOUT_EFFECT = names_of(TrainConfig, "none") | set(RECORDED)

@@ -138,6 +138,19 @@ class Recorder:
             **self._memory.metrics(),
         }
 
+    def offline_row(self, losses: Mapping[str, float], learning: float) -> dict[str, float]:
+        """Return the metrics of an update without a batch. learning: Seconds that it took."""
+        now = time.perf_counter()
+        seconds, self._previous = now - self._previous, now
+        return {
+            "env_steps": self._learner.env_steps,
+            "updates": self._learner.updates,
+            "time_seconds": now - self._started,
+            **losses,
+            "time/learning": learning / seconds,
+            **self._memory.metrics(),
+        }
+
     def record(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Append a row to metrics.jsonl, with the causes of restarted actors, and return it."""
         row: dict[str, Any] = dict(metrics)
@@ -161,6 +174,8 @@ class Recorder:
     def learned(self, trajectory: Any, losses: Mapping[str, float]) -> bool:
         """Return False for an undone update. It is saved as an incident and lowers the learning rate.
 
+        trajectory: None for an update without a batch, of which no incident is saved.
+
         With several policies, that holds for each learner whose update was undone; False means all of them.
         """
         for name, learner in self._learner.members.items():
@@ -173,9 +188,11 @@ class Recorder:
             self._record_undone(name, learner, trajectory[name] if name else trajectory, found)
         return "undone" not in losses
 
-    def _record_undone(self, name: str, learner: Learner, trajectory: Trajectory, losses: Mapping[str, float]) -> None:
+    def _record_undone(
+        self, name: str, learner: Learner, trajectory: Trajectory | None, losses: Mapping[str, float]
+    ) -> None:
         of_policy = f" of {name}" if name else ""
-        where = self._write_incident(name, learner, trajectory, losses)
+        where = "" if trajectory is None else self._write_incident(name, learner, trajectory, losses)
         names = _first_names(learner.not_finite)
         _log.warning(
             "update %d%s was undone because it is not finite: %s%s", learner.updates + 1, of_policy, names, where
@@ -251,7 +268,7 @@ class Recorder:
                 cause.add_note(f"The run is saved in {self._run.path}; --resume (resume=True) goes on from there.")
         self._metrics.close()
         if self._events is not None:
-            self._events.close(finished=self._learner.env_steps >= self._config.total_steps)
+            self._events.close(finished=self._learner.steps >= self._config.all_steps)
 
     def ends_finite(self) -> bool:
         """Return True if the network's weights are finite, or were replaced by the last checkpoint's."""
@@ -266,12 +283,12 @@ class Recorder:
     def _append_events(self, metrics: Mapping[str, float]) -> None:
         if (events := self._events) is None:
             return
-        env_steps, every = self._learner.env_steps, self._config.histogram_updates
-        events.append(env_steps, {name: value for name, value in metrics.items() if name != "env_steps"})
+        steps, every = self._learner.steps, self._config.histogram_updates
+        events.append(steps, {name: value for name, value in metrics.items() if name != "env_steps"})
         if every is not None and self._learner.updates % every == 0 and "undone" not in metrics:
             for name, learner in self._learner.members.items():
                 weights = ((f"{name}/{each.path}".lstrip("/"), each.numpy()) for each in learner.network.weights)
-                events.append_histograms(env_steps, weights)
+                events.append_histograms(steps, weights)
 
     def _restore(self, reason: str) -> bool:
         """Restores the weights of the last checkpoint, and logs the reason. Returns True on success."""

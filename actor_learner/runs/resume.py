@@ -135,7 +135,7 @@ def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
     if lock:
         check_unlocked(run.path)
     checkpoint, state, damages = newest_whole(run.checkpoints)
-    finished = recorded.finished_steps >= config.total_steps
+    finished = recorded.finished_steps >= config.all_steps
     if damages and checkpoint is None and not finished:
         raise ValueError(
             f"`run_dir` has checkpoints, but none is whole; the newest: {str(damages[0]).partition(' Received: ')[0]} "

@@ -139,7 +139,7 @@ class OffPolicy(Hyperparameters):
     def check_config(self, config: Any) -> None:
         super().check_config(config)
         kind = type(self).__name__
-        self.check_total_steps(config.total_steps)
+        self.check_total_steps(config.all_steps)
         self.check_devices(config.devices)
         if config.precision == "float16":
             raise refusal("precision", f"'bfloat16' or 'float32' for {kind}, which doesn't scale losses", "float16")
