@@ -19,7 +19,7 @@ _PUBLIC = {
     "actors.group": "ActorError",
     "actors.pool": "ActorPool",
     "arena": "Standings arena",
-    "algorithms": "A2C DQN Impala PPO PQN SAC TD3",
+    "algorithms": "A2C BC DQN IQL Impala PPO PQN SAC TD3",
     "config.config": "TrainConfig",
     "config.file": "load_config",
     "config.presets": "preset",
@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool as ActorPool
     from actor_learner.algorithms import (
         A2C as A2C,
+        BC as BC,
         DQN as DQN,
+        IQL as IQL,
         PPO as PPO,
         PQN as PQN,
         SAC as SAC,

@@ -197,8 +197,9 @@ def _make_network(
         described = describe_image(observation_space, config.channel_axis, config.image_network)
         if described and not config.quiet:
             print(described)
-        config.algorithm.check_action_space(structure.action_structure(action_space))
-        options |= {"value_only": config.value_only, **config.algorithm.network_options(action_space)}
+        action = structure.action_structure(action_space)
+        config.algorithm.check_action_space(action)
+        options |= {"value_only": config.value_only, **config.algorithm.network_options(action)}
         with building_in(config.precision):
             network = default_network(observation_space, action_space, **options, seed=config.seed)
         return _beginning(config, network)

@@ -134,6 +134,10 @@ def test_learning_needs_rows():
             {"offline_steps": 10, "algorithm": SAC},
             r"`offline_steps` needs rows to learn from: `init_buffer`.* Received: offline_steps=10, init_buffer=None",
         ),
+        (
+            {"offline_steps": 10, "algorithm": al.BC(), "init_buffer": "somewhere"},
+            "`total_steps` must be 0 for BC, which learns from recorded actions alone",
+        ),
         ({"offline_steps": -1}, "`offline_steps` must be an integer of at least 0"),
         (
             {

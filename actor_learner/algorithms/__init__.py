@@ -10,7 +10,9 @@ from actor_learner.algorithms.actor_critic import ActorCritic
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.impala import Impala
 from actor_learner.algorithms.off_policy.base import OffPolicy
+from actor_learner.algorithms.off_policy.bc import BC
 from actor_learner.algorithms.off_policy.dqn import DQN
+from actor_learner.algorithms.off_policy.iql import IQL
 from actor_learner.algorithms.off_policy.sac import SAC
 from actor_learner.algorithms.off_policy.td3 import TD3
 from actor_learner.algorithms.ppo import PPO
@@ -18,7 +20,9 @@ from actor_learner.algorithms.pqn import PQN
 
 __all__ = [
     "A2C",
+    "BC",
     "DQN",
+    "IQL",
     "PPO",
     "PQN",
     "SAC",
@@ -33,8 +37,10 @@ __all__ = [
 
 BY_NAME: dict[str, type[Algorithm | OffPolicy]] = {
     "a2c": A2C,
+    "bc": BC,
     "dqn": DQN,
     "impala": Impala,
+    "iql": IQL,
     "ppo": PPO,
     "pqn": PQN,
     "sac": SAC,

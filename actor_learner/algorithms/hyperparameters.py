@@ -58,6 +58,9 @@ class Hyperparameters(NamedFields, ABC):
     OWN_DISTRIBUTION: ClassVar[bool] = False
     """Whether the algorithm decides what `parameters` mean. It then has no state's value of its own beside them."""
 
+    NEEDS_VALUE: ClassVar[bool] = True
+    """Whether the network must return a state's `value`."""
+
     NUM_CRITICS: ClassVar[int] = 0
     """The number of critics."""
 
@@ -230,8 +233,11 @@ class Hyperparameters(NamedFields, ABC):
     def check_unroll_length(self, unroll_length: int) -> None:
         """Raise ValueError if the algorithm can't learn from unrolls of this length."""
 
-    def network_options(self, action_space: Any) -> dict[str, Any]:
-        """Return the options of `default_network` that this algorithm chooses: none."""
+    def network_options(self, action: Any) -> dict[str, Any]:
+        """Return the options of `default_network` that this algorithm chooses: none.
+
+        action: the space's `Structure`.
+        """
         return {}
 
     def epsilon(self, env_steps: int, progress_remaining: float) -> float | None:

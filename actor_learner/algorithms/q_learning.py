@@ -66,7 +66,7 @@ class QLearning(Hyperparameters):
                 f"Received: {name}={getattr(self, name)!r}, total_steps=None"
             )
 
-    def network_options(self, action_space: Any) -> dict[str, Any]:
+    def network_options(self, action: Any) -> dict[str, Any]:
         return {"distribution": "greedy", "dueling": self.dueling, "epsilon_ladder": self.epsilon_ladder}
 
     def epsilon(self, env_steps: int, progress_remaining: float) -> float:

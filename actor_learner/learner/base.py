@@ -92,8 +92,6 @@ class Learner:
     offline_steps: int = 0
     """Gradient steps that were taken without env steps, by `ReplayLearner.learn`."""
 
-    _needs_value = True
-
     of_replay: ClassVar[type[Learner]]
     """What a learner of an algorithm with a replay buffer is; `learner.learner` says so."""
 
@@ -569,7 +567,7 @@ class Learner:
         zeros = map_leaves(lambda leaf: np.zeros((contract.CHECKED_ROWS, *leaf.shape[2:]), leaf.dtype), observation)
         with backend.device(self.device):
             seeds = Snapshot(contract.seed_states(self.network))
-            contract.check_contract(self.network, zeros, self.spaces, needs_value=self._needs_value)
+            contract.check_contract(self.network, zeros, self.spaces, needs_value=self.algorithm.NEEDS_VALUE)
             seeds.put_back()
         self._place(self.network)
         if self._trainable is None:  # it wasn't built before

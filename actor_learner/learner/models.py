@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -30,6 +30,7 @@ class TrainedModels:
     ) -> None:
         self.network, self.critics = network, list(critics)
         self._leaves = spaces.action.leaves
+        self.bounded = all(leaf.is_bounded_box for leaf in self._leaves)
         self._squashed = contract.distribution_and_hold(network)[0] == "squashed"
         self._distribution = contract.network_distribution(network, spaces)
         self.action_size = sum(math.prod(leaf.shape) for leaf in self._leaves)
@@ -59,9 +60,15 @@ class TrainedModels:
         models = [self.network] if group == NETWORK else self.critics
         return [variable for model in models for variable in model.trainable_variables]
 
-    def parameters(self, observation: Nest, *, target: bool = False) -> Tensor:
+    def outputs(self, observation: Nest, *, target: bool = False) -> Mapping[str, Tensor]:
         with self._weights(self.network, target):
-            return contract.call_network(self.network, observation)["parameters"]
+            return contract.call_network(self.network, observation)
+
+    def parameters(self, observation: Nest, *, target: bool = False) -> Tensor:
+        return self.outputs(observation, target=target)["parameters"]
+
+    def log_prob(self, parameters: Tensor, action: Nest, mask: Tensor | None = None) -> Tensor:
+        return self._distribution.log_prob(parameters, self._flatten(action), mask)
 
     def sample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         return self._distribution.draw(parameters, noise)

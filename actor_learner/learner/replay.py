@@ -68,7 +68,6 @@ class ReplayLearner(Learner):
     """
 
     algorithm: OffPolicy
-    _needs_value = False
 
     def _prepare_source(self, critics: Any, buffer: Any) -> None:
         algorithm, network = self.algorithm, self.network

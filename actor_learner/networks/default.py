@@ -59,6 +59,7 @@ def default_network(
     dueling: bool = False,
     state_dependent_std: bool = False,
     action_noise: float | None = None,
+    bounded_mean: bool = False,
     epsilon_ladder: float = 0.0,
     layer_norm: bool = False,
     value_only: Sequence[str] = (),
@@ -89,7 +90,8 @@ def default_network(
 
     With `state_dependent_std`, the standard deviation of Box actions depends on the observation, as in SAC, with
     logarithms between -20 and 2. `action_noise` keeps means of Box actions within their bounds, as in TD3, with a fixed
-    standard deviation, in halves of the distance between the bounds. Both leave out the state's value.
+    standard deviation, in halves of the distance between the bounds. Both leave out the state's value. `bounded_mean`
+    keeps means within the bounds, too, with a learned standard deviation, as in IQL.
 
     Raises ValueError for unsupported spaces or options.
     """
@@ -118,7 +120,12 @@ def default_network(
         value = ops.max(parameters, axis=-1, keepdims=True)
     else:
         parameters = build.action_parameters(
-            policy_features, action, initial_log_std, state_dependent_std=state_dependent_std, action_noise=action_noise
+            policy_features,
+            action,
+            initial_log_std,
+            state_dependent_std=state_dependent_std,
+            bounded_mean=bounded_mean,
+            action_noise=action_noise,
         )
         if not state_dependent_std and action_noise is None:
             value = build.head(value_features, 1, 1.0, "value")
@@ -378,6 +385,7 @@ class _Builder:
         initial_log_std: float,
         *,
         state_dependent_std: bool,
+        bounded_mean: bool,
         action_noise: float | None,
     ) -> Tensor:
         """Return logits of discrete leaves, and means and log standard deviations of Boxes."""
@@ -389,9 +397,10 @@ class _Builder:
                 continue
             mean = self.head(x, math.prod(leaf.shape), 0.01, f"{prefix}mean")
             name = f"{prefix}log_std"
-            if action_noise is not None:
-                mean, log_std = _within_bounds(mean, leaf, action_noise)
-                heads.append(LogStd(log_std, name=self.name(name), dtype="float32", trainable=False)(mean))
+            if action_noise is not None or bounded_mean:
+                noise = math.exp(initial_log_std) if action_noise is None else action_noise
+                mean, log_std = _within_bounds(mean, leaf, noise)
+                heads.append(LogStd(log_std, name=self.name(name), dtype="float32", trainable=bounded_mean)(mean))
             elif state_dependent_std:
                 log_std = self.head(x, math.prod(leaf.shape), 0.01, name)
                 heads += [mean, ops.clip(log_std + initial_log_std, *_LOG_STDS)]
@@ -404,7 +413,7 @@ def _within_bounds(mean: Tensor, leaf: spaces.Leaf, noise: float) -> tuple[Tenso
     """Return a Box's means within its bounds, and fixed log standard deviations, from halves of their distance."""
     low, high = (np.asarray(bound, np.float32).reshape(-1) for bound in (leaf.space.low, leaf.space.high))
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise ValueError(f"`action_noise` needs finite bounds. Received: {leaf.label} of {leaf.space}")
+        raise ValueError(f"Means within bounds need finite ones. Received: {leaf.label} of {leaf.space}")
     half = high / 2 - low / 2  # halved first: the difference may overflow
     log_std = np.log(np.maximum(noise * half, math.exp(_LOG_STDS[0]))).tolist()
     return ops.tanh(mean) * half + (low / 2 + high / 2), log_std

@@ -162,7 +162,7 @@ class OwnLoss(al.algorithms.ActorCritic):
 
 
 @pytest.mark.parametrize(
-    "algorithm", [al.PPO(), al.Impala(), al.A2C(), al.DQN(), al.PQN(), al.SAC(), al.TD3(), OwnLoss()]
+    "algorithm", [al.PPO(), al.Impala(), al.A2C(), al.DQN(), al.PQN(), al.IQL(), al.SAC(), al.TD3(), OwnLoss()]
 )
 def test_the_default_lag_is_the_algorithms_whose_loss_allows_for_older_weights(algorithm):
     lag = int(isinstance(algorithm, al.PPO | al.Impala))
@@ -401,7 +401,7 @@ def test_an_algorithm_with_an_init_of_its_own_takes_what_that_takes():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("poo", r"one of a2c, dqn, impala, ppo, pqn, sac, td3, or module:Class \(did you mean 'ppo'\?\)\."),
+        ("poo", r"one of a2c, bc, dqn, impala, iql, ppo, pqn, sac, td3, or module:Class \(did you mean 'ppo'\?\)\."),
         ("no_such_module:Class", "can't import 'no_such_module'"),
         ("json:JSONEncodr", r"has no attribute 'JSONEncodr' \(did you mean 'JSONEncoder'\?\)"),
         ("json:JSONEncoder", "must be a dataclass that subclasses al.algorithms.Algorithm"),

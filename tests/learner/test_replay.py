@@ -17,6 +17,7 @@ from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK
 from actor_learner.learner import replay
 from actor_learner.learner.packing import of_arrays
 from actor_learner.learner.replay import ReplayLearner
+from actor_learner.spaces.structure import action_structure
 from actor_learner.system.files import write_folder_atomically
 from tests.support.processes import wait_until
 from tests.support.small_networks import trace_count
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("without_xla")
 def make_learner(algorithm, action_space=None, *, observation_space=VECTOR, total_steps=10_000, seed=0, **options):
     action_space = action_space or (TWO_ACTIONS if isinstance(algorithm, al.DQN) else BOUNDS)
     network = al.default_network(
-        observation_space, action_space, **SMALL, **algorithm.network_options(action_space), seed=seed
+        observation_space, action_space, **SMALL, **algorithm.network_options(action_structure(action_space)), seed=seed
     )
     return al.Learner(
         network,
@@ -193,6 +194,66 @@ def test_the_losses_of_td3_are_those_of_the_paper():
     expected = -values(now[:1], rows["observation"], action).mean()
     np.testing.assert_allclose(float(policy_group.loss(models, tensors(rows)).value), expected, rtol=1e-4, atol=1e-6)
     assert (critic_group.every, policy_group.every) == (1, 2)
+
+
+def test_the_losses_of_iql_are_those_of_the_paper():
+    learner = make_learner(al.IQL(**OFTEN, expectile=0.8, temperature=4.0, max_weight=3.0))
+    models, rows = models_and_minibatch(learner)
+    rows["action"] = rng_actions = np.random.default_rng(5).uniform(BOUNDS.low, BOUNDS.high, (32, 3)).astype(np.float32)
+    network_group, critic_group = learner.algorithm.groups()
+    half = len(models.targets) // 2
+    copies = [np.asarray(copy.value) for copy in models.targets]
+    copies = [copies[:half], copies[half:]]
+
+    def values(weights, action):
+        inputs = np.concatenate([rows["observation"], action], axis=1)
+        return np.stack([mlp(w, inputs)[:, 0] for w in weights])
+
+    centre, radius = (BOUNDS.high + BOUNDS.low) / 2, (BOUNDS.high - BOUNDS.low) / 2
+    taken = (rng_actions - centre) / radius
+    parameters, value = (np.asarray(each, np.float64) for each in learner.network(rows["observation"]))
+    advantage = values(copies, taken).min(axis=0) - value[:, 0]
+    expectile = np.mean(np.where(advantage < 0, 0.2, 0.8) * advantage**2)
+    mean, log_std = np.split(parameters, 2, axis=1)
+    assert ((mean > BOUNDS.low) & (mean < BOUNDS.high)).all()
+    normal = (rng_actions - mean) / np.exp(log_std)
+    log_prob = (-0.5 * normal**2 - log_std - 0.5 * math.log(2 * math.pi)).sum(axis=1)
+    weight = np.minimum(np.exp(4.0 * advantage), 3.0)
+    assert weight.max() == 3.0 > weight.min()
+    loss = network_group.loss(models, tensors(rows))
+    np.testing.assert_allclose(float(loss.value), expectile - np.mean(weight * log_prob), rtol=1e-4)
+
+    following = np.asarray(learner.network(rows["next_observation"])[1], np.float64)[:, 0]
+    now = [[np.asarray(w.value) for w in critic.weights] for critic in learner.critics]
+    error = rows["reward"] + rows["discount"] * following - values(now, taken)
+    loss = critic_group.loss(models, tensors(rows))
+    np.testing.assert_allclose(float(loss.value), np.mean(error**2, axis=1).sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("space", [BOUNDS, TWO_ACTIONS], ids=["bounds", "choices"])
+def test_the_loss_of_behaviour_cloning(space):
+    """Squared errors of scaled actions where they have bounds, else minus the log-probability of what was chosen."""
+    learner = make_learner(al.BC(**OFTEN), space)
+    models, rows = models_and_minibatch(learner)
+    loss = float(learner.algorithm.loss(models, tensors(rows)).value)
+    outputs = learner.network(rows["observation"])
+    if space is BOUNDS:
+        centre, radius = (BOUNDS.high + BOUNDS.low) / 2, (BOUNDS.high - BOUNDS.low) / 2
+        mean = np.asarray(outputs["parameters"], np.float64)[:, :3]
+        error = (mean - centre) / radius - np.clip((rows["action"] - centre) / radius, -1, 1)
+        expected = np.mean((error**2).sum(axis=1))
+    else:
+        logits = np.asarray(outputs[0], np.float64)
+        log_prob = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        expected = -log_prob[np.arange(32), rows["action"]].mean()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_iql_needs_a_value():
+    network = al.default_network(VECTOR, BOUNDS, action_noise=0.1, **SMALL)
+    learner = al.Learner(network, al.IQL(**OFTEN), action_space=BOUNDS, observation_space=VECTOR, total_steps=100)
+    with pytest.raises(ValueError, match=r"The network's dict lacks \['value'\], which this algorithm needs"):
+        learner.update(random_trajectory(BOUNDS))
 
 
 def test_a_gradient_step_is_the_optimizer_s_on_the_loss():

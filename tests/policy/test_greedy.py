@@ -8,6 +8,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 import actor_learner as al
+from actor_learner.spaces.structure import action_structure
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +70,7 @@ def test_a_pool_publishes_epsilon():
 def ladder_network(observation_space, action_space):
     algorithm = al.DQN(epsilon_ladder=7.0)
     return al.default_network(
-        observation_space, action_space, hidden_sizes=(4,), **algorithm.network_options(action_space)
+        observation_space, action_space, hidden_sizes=(4,), **algorithm.network_options(action_structure(action_space))
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 import actor_learner as al
+from actor_learner.spaces.structure import action_structure
 from actor_learner.system.keras_import import import_keras
 from tests.support.trajectories import random_trajectory
 
@@ -153,6 +154,7 @@ CASES = {
     ),
     "sac": (BOUNDED, PLANE, {}, lambda: al.SAC(**OFTEN), 32, 8, 3),
     "td3": (BOUNDED, PLANE, {}, lambda: al.TD3(**OFTEN), 32, 8, 3),
+    "iql": (BOUNDED, PLANE, {}, lambda: al.IQL(**OFTEN), 32, 8, 3),
     "images": (
         IMAGE,
         Discrete(6),
@@ -211,7 +213,7 @@ def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
     make = of_network.pop("make", al.default_network)
     sequence_length = of_network.pop("sequence_length", None)
     algorithm = algorithm()
-    of_network |= algorithm.network_options(action_space)
+    of_network |= algorithm.network_options(action_structure(action_space))
     if isinstance(algorithm, al.algorithms.OffPolicy):
         options["observation_space"] = observation_space
     with building_in(of_network.pop("precision", None)):

@@ -21,11 +21,21 @@ class Models(Protocol):
     """The models of an off-policy algorithm, as its losses call them."""
 
     @property
+    def bounded(self) -> bool:
+        """True if all actions are of Boxes with bounds."""
+
+    @property
     def variables(self) -> Mapping[str, Any]:
         """The algorithm's own trained variables, by name."""
 
+    def outputs(self, observation: Nest, *, target: bool = False) -> Mapping[str, Tensor]:
+        """Return the network's outputs, `[M, ...]` each. target: those of its slowly moving copy."""
+
     def parameters(self, observation: Nest, *, target: bool = False) -> Tensor:
-        """Return the network's `parameters [M, P]`. target: those of its slowly moving copy."""
+        """Return the `parameters [M, P]` of `outputs`."""
+
+    def log_prob(self, parameters: Tensor, action: Nest, mask: Tensor | None = None) -> Tensor:
+        """Return the log-probability `[M]` of a trajectory's actions. mask: allowed choices; None: all are."""
 
     def sample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions within -1 and 1, `[M, d]`, and their log-density `[M]` there. noise: standard normal."""
@@ -96,6 +106,7 @@ class OffPolicy(Hyperparameters):
 
     REPLAYS: ClassVar[bool] = True
     OWN_DISTRIBUTION: ClassVar[bool] = True
+    NEEDS_VALUE: ClassVar[bool] = False
 
     TARGETS: ClassVar[tuple[str, ...]] = ()
     """The groups that have slowly moving copies, `NETWORK` and `CRITICS`."""

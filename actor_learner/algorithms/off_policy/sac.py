@@ -53,7 +53,7 @@ class SAC(OffPolicy):
                 f"for a Box with bounds. Received: distribution={name!r}"
             )
 
-    def network_options(self, action_space: Any) -> dict[str, Any]:
+    def network_options(self, action: Any) -> dict[str, Any]:
         return {"distribution": "squashed", "state_dependent_std": True}
 
     @property

@@ -45,7 +45,7 @@ class TD3(OffPolicy):
                 f"Received: distribution={name!r}"
             )
 
-    def network_options(self, action_space: Any) -> dict[str, Any]:
+    def network_options(self, action: Any) -> dict[str, Any]:
         return {"action_noise": self.action_noise}
 
     @property

@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
 from actor_learner.learner.replay import ReplayLearner
+from actor_learner.spaces.structure import action_structure
 from benchmarks.batches import random_batch
 from benchmarks.programs import answer, cpu_times
 
@@ -61,7 +62,7 @@ def make_learner(task: SimpleNamespace) -> ReplayLearner:
         hidden_sizes=(256, 256),
         activation="relu",
         orthogonal_init=False,
-        **algorithm.network_options(actions),
+        **algorithm.network_options(action_structure(actions)),
     )
     learner = al.Learner(network, algorithm, action_space=actions, observation_space=observation, total_steps=1_000_000)
     assert isinstance(learner, ReplayLearner)
