@@ -26,6 +26,7 @@ METRICS = {
     "explained_variance": "1 - var(return - value) / var(return), before the update: 1 for a perfect value, 0 for a "
     "constant, below 0 for a value that is worse than a constant",
     "gradient_norm": "global norm of the gradient before it is clipped",
+    "advantage_weight": "mean weight of recorded actions in the policy's loss: exp(temperature x advantage), bounded",
     "rho": "mean importance weight of the batch, not above `rho_clip`; 1 on-policy",
     "rho_clip_fraction": "share of rows whose importance weight is clipped to `rho_clip`",
     "critic_loss": "half of the mean squared error of the critics, summed over them",

@@ -29,6 +29,7 @@ MEANS = {
     "own_memory": (1_024, 0.05, 1),  # which is too short to learn
     "minigrid_memory": (2_048, 0.001, 0.999),
     "masked_dqn": (2_500, -0.999, 10),
+    "offline": (480, -1_900, 0),
     "replay_dataset": (1_500, 8, 500),
     "tic_tac_toe": (4_096, 0.4, 1.0),
     "connect_four": (8_192, -400, 3_000),  # a rating
@@ -36,7 +37,7 @@ MEANS = {
     "several_agents": (5_000, 1.01, 50),  # from about 1.4
 }
 """Env steps of examples that return a mean return, and between which numbers it must be then."""
-NEEDS = {"minigrid_memory": "minigrid"}
+NEEDS = {"minigrid_memory": "minigrid", "offline": "minari"}
 TESTED = {*MEANS, *re.findall(r"^def test_(\w+)", Path(__file__).read_text(), re.MULTILINE)}
 
 
