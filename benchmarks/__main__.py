@@ -26,6 +26,7 @@ TOPICS = {
     "recurrent": "benchmarks.recurrent.compare",
     "replay": "benchmarks.replay.compare",
     "resources": "benchmarks.replay.resources",
+    "offline": "benchmarks.replay.offline",
     "scaling": "benchmarks.scaling.scaling",
     "figures": "benchmarks.figures",
     "gpu": "benchmarks.gpu.gpu",

@@ -37,6 +37,7 @@ _HELP = {
     "steps": "env steps of each run",
     "seconds": "seconds of each measurement",
     "minutes": "minutes to measure",
+    "gradient_steps": "gradient steps of each run",
     "batches": "batches in each round",
     "env": "environment id",
     "envs": "environments of an actor",
