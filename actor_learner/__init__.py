@@ -35,6 +35,7 @@ _PUBLIC = {
     "networks.saving": "load_network",
     "policy.policy": "Policy load_policy",
     "replay.buffer": "Minibatches ReplayBuffer",
+    "replay.hindsight": "Hindsight",
     "spaces.structure": "parameter_size",
     "spaces.trajectory": "Trajectory load_trajectory",
     "train": "Result train",
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from actor_learner.networks.saving import load_network as load_network
     from actor_learner.policy.policy import Policy as Policy, load_policy as load_policy
     from actor_learner.replay.buffer import Minibatches as Minibatches, ReplayBuffer as ReplayBuffer
+    from actor_learner.replay.hindsight import Hindsight as Hindsight
     from actor_learner.spaces.structure import parameter_size as parameter_size
     from actor_learner.spaces.trajectory import Trajectory as Trajectory, load_trajectory as load_trajectory
     from actor_learner.train import Result as Result, train as train

@@ -20,10 +20,12 @@ from actor_learner.config.config import TrainConfig
 from actor_learner.config.pool_checks import check_listens, check_tf32
 from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.factory import resolve_env
+from actor_learner.environments.goals import goal_environment
 from actor_learner.networks.saving import check_can_be_saved, load_network, save_network
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.policy import load_policy
 from actor_learner.replay import minari_datasets
+from actor_learner.replay.hindsight import ComputeReward, Hindsight
 from actor_learner.runs.checkpoints import learner_folder
 from actor_learner.runs.directory import RunDirectory, check_run_dir
 from actor_learner.runs.league import League
@@ -137,7 +139,39 @@ def _policy_checkpoint(checkpoint: Path | None, name: str) -> Path | None:
 def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
     """Start the actors that a config describes. network: as for `ActorPool`."""
     settings = {name: getattr(config, name) for name in names_of(PoolSettings)} | {"seed": seed}
+    settings["terminal_observations"] |= any(with_hindsight(config))
     return ActorPool(config.env, network, env_kwargs=dict(config.env_kwargs), logs_dir=logs_dir, **settings)
+
+
+def with_hindsight(config: TrainConfig) -> list[TrainConfig]:
+    """Return the configs of the policies that learn with hindsight."""
+    configs = list(config.of_policies.values()) or [config]
+    return [each for each in configs if getattr(each.algorithm, "hindsight", None) is not None]
+
+
+@contextlib.contextmanager
+def goal_rewards(config: TrainConfig) -> Iterator[ComputeReward | None]:
+    """Yield the environment's function of rewards, where hindsight needs it, and close the environment afterwards.
+
+    Warns if episodes are longer than unrolls. Raises ValueError if there is no such function, or it can't be used.
+    """
+    needing = [each for each in with_hindsight(config) if each.compute_reward is None]
+    if not needing:
+        yield None
+        return
+    with goal_environment(resolve_env(**config.env_arguments)) as (env, compute_reward):
+        for each in needing:
+            goals = Hindsight(each.algorithm.hindsight, each.algorithm.hindsight_goals, compute_reward)
+            goals.check(structure.observation_structure(env.observation_space))
+        steps = getattr(env.spec, "max_episode_steps", None)
+        if steps is not None and steps > config.unroll_length:
+            warnings.warn(
+                "`unroll_length` should be as long as an episode, because goals are those of the same unroll. "
+                f"Received: unroll_length={config.unroll_length}, and episodes of up to {steps} steps",
+                UserWarning,
+                stacklevel=3,
+            )
+        yield compute_reward
 
 
 def make_league(config: TrainConfig, start: Start) -> League | None:
@@ -251,10 +285,12 @@ def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
     return learner_cores(config.local_actors, config.max_policy_lag, images=images)
 
 
-def make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Any:
+def make_learner(
+    config: TrainConfig, start: Start, actors: ActorPool, compute_reward: ComputeReward | None = None
+) -> Any:
     """Return the learner of a checkpoint, or a new one that the config describes, of the actors' network.
 
-    With several policies it is a `Team` of their learners.
+    With several policies it is a `Team` of their learners. compute_reward: see `goal_rewards`.
     """
     from actor_learner.learner.threads import warn_of_threads
 
@@ -262,7 +298,7 @@ def make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Any:
     if lag_was_given and config.num_actors and config.learner_threads is None:
         warn_of_threads(_learner_cores(config, actors.policies[0].observation_space))
     if config.policies is None:
-        return _policy_learner(config, start.checkpoint, actors.policies[0])
+        return _policy_learner(config, start.checkpoint, actors.policies[0], compute_reward)
     from actor_learner.learner.teams import Team
 
     learning = [policy for policy in actors.policies if config.policies[policy.name].learning]
@@ -271,26 +307,32 @@ def make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Any:
     for policy in learning:
         steps = max(1, round(config.total_steps * policy.share / share))
         own = config.of_policies[policy.name].replace(total_steps=steps)
-        members[policy.name] = _policy_learner(own, _policy_checkpoint(start.checkpoint, policy.name), policy)
+        checkpoint = _policy_checkpoint(start.checkpoint, policy.name)
+        members[policy.name] = _policy_learner(own, checkpoint, policy, compute_reward)
     networks = {policy.name: policy.network for policy in actors.policies}
     fixed = {policy.name: policy.exported.weights for policy in actors.policies if policy.name not in members}
     return Team(members, networks, fixed, config.total_steps, start.state.updates)
 
 
-def _policy_learner(config: TrainConfig, checkpoint: Path | None, policy: PoolPolicy) -> Learner:
+def _policy_learner(
+    config: TrainConfig, checkpoint: Path | None, policy: PoolPolicy, compute_reward: ComputeReward | None
+) -> Learner:
     """Return the learner of one policy, of a checkpoint or a new one."""
     from actor_learner.learner.learner import Learner
 
     if checkpoint is None:
-        return new_learner(config, policy)
+        return new_learner(config, policy, compute_reward)
     options = {name: getattr(config, name) for name in ("algorithm", "device", "devices", "tf32")}
+    options["compute_reward"] = config.compute_reward or compute_reward
     learner = Learner.load(checkpoint, network=policy.network, critics=config.critics, **options)
     learner.total_steps = config.all_steps
     return _with_buffer(config, learner, policy)
 
 
-def new_learner(config: TrainConfig, actors: PoolPolicy | ActorPool) -> Learner:
-    """Return a new learner that a config describes, of the actors' network."""
+def new_learner(
+    config: TrainConfig, actors: PoolPolicy | ActorPool, compute_reward: ComputeReward | None = None
+) -> Learner:
+    """Return a new learner that a config describes, of the actors' network. compute_reward: see `goal_rewards`."""
     from actor_learner.learner.learner import Learner
     from actor_learner.learner.replay import ReplayLearner
     from actor_learner.learner.state import read_variables
@@ -301,6 +343,7 @@ def new_learner(config: TrainConfig, actors: PoolPolicy | ActorPool) -> Learner:
         fields["return_statistics"] = _return_statistics(config)
     if config.algorithm.REPLAYS:
         fields |= {"observation_space": actors.observation_space, "critics": _critics(config)}
+        fields["compute_reward"] = config.compute_reward or compute_reward
     learner = Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
     if isinstance(learner, ReplayLearner) and (folder := _saved_learner(config)) is not None:
         with _starting_anew("variables"):
@@ -356,7 +399,7 @@ def _saved_critics(config: TrainConfig) -> list[keras.Model]:
 
 
 def _initial_buffer(
-    config: TrainConfig, folder: str | os.PathLike[str], actors: PoolPolicy | ActorPool
+    config: TrainConfig, folder: str | os.PathLike[str], actors: PoolPolicy | ActorPool, hindsight: Hindsight | None
 ) -> ReplayBuffer:
     from actor_learner.replay.buffer import ReplayBuffer
 
@@ -368,10 +411,12 @@ def _initial_buffer(
             squashed=actors.exported.distribution == "squashed",
             unroll_length=config.unroll_length,
             action_masks=actors.uses_masks,
+            hindsight=hindsight,
             seed=config.seed,
             **{name: getattr(config.algorithm, name) for name in names},
         )
-    buffer = ReplayBuffer.load(folder, capacity=config.algorithm.buffer_size)
+    compute_reward = None if hindsight is None else hindsight.compute_reward
+    buffer = ReplayBuffer.load(folder, capacity=config.algorithm.buffer_size, compute_reward=compute_reward)
     if config.unroll_length % buffer.unroll_length:
         raise ValueError(
             f"`unroll_length` must be a multiple of the buffer's, {buffer.unroll_length}, whose rows would stay unused "
@@ -387,7 +432,7 @@ def _with_buffer(config: TrainConfig, learner: Learner, actors: PoolPolicy | Act
 
     if isinstance(learner, ReplayLearner):
         if learner.buffer is None and config.init_buffer is not None:
-            buffer = _initial_buffer(config, config.init_buffer, actors)
+            buffer = _initial_buffer(config, config.init_buffer, actors, learner.hindsight)
             try:
                 learner.use_buffer(buffer)
             except ValueError as error:

@@ -31,11 +31,17 @@ class _Run:
     """One training run in this process: the loop, and what happens around each update."""
 
     def __init__(
-        self, config: TrainConfig, start: Start, actors: ActorPool, interrupts: Interrupts, callbacks: Sequence[Any]
+        self,
+        config: TrainConfig,
+        start: Start,
+        actors: ActorPool,
+        interrupts: Interrupts,
+        callbacks: Sequence[Any],
+        compute_reward: Any = None,
     ) -> None:
         self.config, self.start, self.actors, self.interrupts = config, start, actors, interrupts
         self.exported: Any = None  # the policy that is saved in the end
-        self.learner = build.make_learner(config, start, actors)
+        self.learner = build.make_learner(config, start, actors, compute_reward)
         rows = build.batch_rows(config)
         self.offline_steps_at_once = max(1, config.algorithm.due(rows)) if config.offline_steps else 1
         """Gradient steps of an update offline: those of a batch."""
@@ -239,11 +245,15 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
         if start.finished:
             network = build.finished_network(config, start.run)
             return Result(network, last_metrics(start.run.metrics), start.run.path)
-        with Interrupts(quiet=config.quiet) as interrupts, build.start_actors(config, start) as actors:
+        with (
+            Interrupts(quiet=config.quiet) as interrupts,
+            build.goal_rewards(config) as compute_reward,
+            build.start_actors(config, start) as actors,
+        ):
             actors.repeat(start.state.calls)
             build.check_networks(config, actors, start.run)
             with build.on_device(config):
-                result = _Run(config, start, actors, interrupts, callbacks).train()
+                result = _Run(config, start, actors, interrupts, callbacks, compute_reward).train()
         learned = start.confirmed or start.checkpoint is not None
         saved = f"the run is saved in {start.run.path}, and goes on from there with --resume (resume=True)"
         interrupts.raise_received(saved if learned else "nothing was learned yet")

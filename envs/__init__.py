@@ -9,6 +9,9 @@ for such an id. Entry points are strings: making an environment imports its modu
   or in a dict observation (`mask_in`).
 - `actor_learner/Memory-v0`: needs a memory. A cue comes first, the question last; without memory a policy stays at
   chance.
+- `actor_learner/BitFlipping-v0`: needs hindsight. Flip the bits (`bits`, 12) until they are those of a goal.
+- `actor_learner/PointReach-v0`: needs hindsight for quick learning. A point moves in a square to a goal; the smallest
+  goal environment with continuous actions.
 - `actor_learner/CartPoleNoVelocity-v0`, `actor_learner/PendulumNoVelocity-v0`,
   `actor_learner/LunarLanderNoVelocity-v0`, `actor_learner/MountainCarContinuousNoVelocity-v0`: Gymnasium's own without
   the velocities, which a policy with memory finds out from one step to the next.
@@ -18,8 +21,9 @@ for such an id. Entry points are strings: making an environment imports its modu
   equal to Gymnasium's own, step by step, but many at once in NumPy: millions of steps a second on one core from a
   thousand environments up.
 
-All but `MaskedTreasure-v0`, `Memory-v0` and those without velocities have their own vector environment, in autoreset
-mode DISABLED, which costs no step at an episode's end: `reset(options={"reset_mask": mask})` restarts those that ended.
+All but `MaskedTreasure-v0`, `Memory-v0`, those with goals and those without velocities have their own vector
+environment, in autoreset mode DISABLED, which costs no step at an episode's end: `reset(options={"reset_mask": mask})`
+restarts those that ended.
 """
 
 from __future__ import annotations
@@ -42,6 +46,15 @@ gym.register(
     id="actor_learner/Memory-v0",
     entry_point="actor_learner_envs.memory:MemoryEnv",
     reward_threshold=0.95,
+)
+gym.register(
+    id="actor_learner/BitFlipping-v0",
+    entry_point="actor_learner_envs.goals:BitFlippingEnv",
+)
+gym.register(
+    id="actor_learner/PointReach-v0",
+    entry_point="actor_learner_envs.goals:PointReachEnv",
+    max_episode_steps=25,
 )
 gym.register(
     id="actor_learner/Latency-v0",

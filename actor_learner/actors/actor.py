@@ -54,6 +54,7 @@ class Startup:
     niceness: int = 0  # of its process
     all_envs: int = 1  # the number of all actors' environments
     role: int = 0  # the number of the policy, where several play
+    terminal_observations: bool = False  # True if the last observations of terminated episodes are kept, too
 
     def env_seed(self) -> int:
         """Return the seed of the first environment; those of the others follow it, across all actors."""
@@ -97,9 +98,10 @@ class Startup:
 def make_startups(env_counts: Sequence[int], settings: PoolSettings) -> list[Startup]:
     """Return the descriptions of actors that have these numbers of environments."""
     common = settings.recorded_keys, settings.autoreset_mode, settings.seed
-    niceness, all_envs = NICENESS if settings.max_policy_lag else 0, sum(env_counts)
+    others: dict[str, Any] = {"niceness": NICENESS if settings.max_policy_lag else 0, "all_envs": sum(env_counts)}
+    others["terminal_observations"] = settings.terminal_observations
     return [
-        Startup(count, *common, actor, first, niceness=niceness, all_envs=all_envs)
+        Startup(count, *common, actor, first, **others)
         for actor, (count, first) in enumerate(zip(env_counts, first_envs(env_counts), strict=True))
     ]
 
@@ -161,7 +163,8 @@ def make_environments(factory: EnvFactory, startup: Startup) -> Environments | T
     """Make and reset an actor's environments. Raises EnvError if it fails."""
     seed = startup.env_seed()
     vector_env = factory.make(startup.num_envs, seed)
-    options: dict[str, Any] = {name: getattr(startup, name) for name in ("autoreset_mode", "info_keys", "actor")}
+    names = ("autoreset_mode", "info_keys", "actor", "terminal_observations")
+    options: dict[str, Any] = {name: getattr(startup, name) for name in names}
     try:
         environments = environments_of(vector_env, factory.name, **options)
         environments.reset(seed)
@@ -257,8 +260,9 @@ def steps(
             columns.start[t + 1] = started
         if final is not None:
             before = clock()
-            columns.truncation_value[t] = np.where(truncated, policy.value_leaves(final), 0.0)
-            _keep_final(columns, t, truncated, final)
+            if truncated.any():
+                columns.truncation_value[t] = np.where(truncated, policy.value_leaves(final), 0.0)
+            _keep_final(columns, t, truncated | terminated if environments.terminal_observations else truncated, final)
             acting += clock() - before
         if episodes is not None:
             _record_episodes(columns, t, episodes)
@@ -294,11 +298,11 @@ def _end_early(columns: ActorColumns, t: int, policy: ActingPolicy, observation:
         columns.truncation_value[last, unfinished] = policy.value_leaves(observation)[unfinished]
 
 
-def _keep_final(columns: ActorColumns, t: int, truncated: Array, final: Leaves) -> None:
-    """Keep the last observations of the episodes that row `t` cuts off, in place of those of earlier rows."""
-    columns.final_row[truncated] = t
+def _keep_final(columns: ActorColumns, t: int, ended: Array, final: Leaves) -> None:
+    """Keep the last observations of the episodes that row `t` ends, in place of those of earlier rows."""
+    columns.final_row[ended] = t
     for kept, leaf in zip(columns.final_observation, final, strict=True):
-        kept[truncated] = leaf[truncated]
+        kept[ended] = leaf[ended]
 
 
 def _prepare(columns: ActorColumns, version: int, first_env: int, started: Array | None, state: Leaves) -> None:

@@ -163,6 +163,7 @@ class ActorPool:
         seed: int = 0,
         info_keys: Sequence[str] = ("is_success",),
         autoreset_mode: str | None = None,
+        terminal_observations: bool = False,
         envs_see_gpu: bool = False,
         self_play: SelfPlay | Mapping[str, Any] | bool | None = None,
         centralized_value: bool = False,
@@ -203,6 +204,8 @@ class ActorPool:
             seed: Seed of environments, actions and the default network.
             info_keys: Numeric entries of an episode's last `info` to report in `episodes`.
             autoreset_mode: The autoreset mode of a vector environment that doesn't declare one.
+            terminal_observations: True: trajectories keep the last observation of terminated episodes, too, as a
+                replay buffer with hindsight needs it.
             envs_see_gpu: True: environments may use the GPU. By default the actors' processes hide it, by the variables
                 CUDA_VISIBLE_DEVICES and JAX_PLATFORMS, because libraries keep a part of its memory in each process.
             self_play: `SelfPlay(...)`, for games of several agents: the learner has one seat of each game, and its

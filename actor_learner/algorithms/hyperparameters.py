@@ -192,6 +192,9 @@ class Hyperparameters(NamedFields, ABC):
             raise refusal("critics", f"None for {kind}, which has none", config.critics)
         if config.init_buffer is not None and not self.REPLAYS:
             raise refusal("init_buffer", f"None for {kind}, which has no replay buffer", config.init_buffer)
+        if config.compute_reward is not None and getattr(self, "hindsight", None) is None:
+            expected = "None without `hindsight` of an off-policy algorithm, which computes rewards of other goals"
+            raise refusal("compute_reward", expected, config.compute_reward)
         if self.OWN_DISTRIBUTION:
             self._check_default_network(config, kind)
 

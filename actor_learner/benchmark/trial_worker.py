@@ -144,6 +144,7 @@ class Bench:
     def __init__(self, config: TrainConfig) -> None:
         self._config = without_learning(config)
         self._learners: dict[tuple[int, int], Learner] = {}
+        self._kept = contextlib.ExitStack()  # what they use to the worker's end
 
     def measure(self, setting: Setting, seconds: float) -> Throughput:
         """Collect, learn and publish as training does, after the first updates; see `ask`."""
@@ -169,14 +170,15 @@ class Bench:
 
     @contextlib.contextmanager
     def _prepared(self, config: TrainConfig) -> Iterator[tuple[ActorPool, Learner]]:
-        from actor_learner.build import make_network, make_pool, new_learner
+        from actor_learner.build import goal_rewards, make_network, make_pool, new_learner
 
         batch = config.unroll_length, sum(config.env_counts)
         known = self._learners.get(batch)
         network = functools.partial(make_network, config, None) if known is None else known.network
         with make_pool(config, network, seed=config.seed, logs_dir=None) as actors:
             if batch not in self._learners:
-                self._learners[batch] = new_learner(config, actors)
+                compute_reward = self._kept.enter_context(goal_rewards(config))
+                self._learners[batch] = new_learner(config, actors, compute_reward)
             yield actors, self._learners[batch]
 
 

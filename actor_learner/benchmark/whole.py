@@ -60,18 +60,20 @@ class System(contextlib.AbstractContextManager["System"]):
 
     def __init__(self, config: TrainConfig) -> None:
         """Start the actors, compile the update, and keep a batch."""
-        from actor_learner.build import make_network, make_pool, new_learner
+        from actor_learner.build import goal_rewards, make_network, make_pool, new_learner
 
         self.config = config = without_learning(config)
         network = functools.partial(make_network, config, None)
-        self.actors = make_pool(config, network, seed=config.seed, logs_dir=None)
+        self._stack = contextlib.ExitStack()
+        self.actors = self._stack.enter_context(make_pool(config, network, seed=config.seed, logs_dir=None))
         try:
-            self.learner = new_learner(config, self.actors)
+            compute_reward = self._stack.enter_context(goal_rewards(config))
+            self.learner = new_learner(config, self.actors, compute_reward)
             self.batch: Trajectory = self.actors.collect(timeout=None).copy()
             for _ in range(2):  # the first may only set statistics
                 self.learner.update(self.batch)
         except BaseException:
-            self.actors.close()
+            self.close()
             raise
 
     def measure_update(self, seconds: float) -> Cost:
@@ -124,7 +126,7 @@ class System(contextlib.AbstractContextManager["System"]):
         return trajectory.valid
 
     def close(self) -> None:
-        self.actors.close()
+        self._stack.close()
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -15,7 +15,7 @@ from actor_learner.cli.flags import add_config_flags, add_env, flag_text, given_
 from actor_learner.cli.output import warn
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NOT_REPEATED, build, config_toml, differences, preset_layer
-from actor_learner.config.references import algorithm_class, callable_marks, import_network
+from actor_learner.config.references import FUNCTIONS, algorithm_class, callable_marks, import_network
 from actor_learner.config.settings import names_of
 from actor_learner.runs import tensorboard
 from actor_learner.runs.provenance import provenance
@@ -149,11 +149,11 @@ def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
 
 
 def _changes(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields that were given, with functions of models instead of their names."""
+    """Return the fields that were given, with functions instead of their names."""
     given = given_fields(arguments)
     if "callbacks" in given:
         given["callbacks"] = [name for name in given["callbacks"] if name != "none"]
-    return {**given, **{name: import_network(given[name], name) for name in ("network", "critics") if name in given}}
+    return {**given, **{name: import_network(given[name], name) for name in FUNCTIONS if name in given}}
 
 
 def _named_callbacks(recorded: Mapping[str, Any], changes: Mapping[str, Any], in_python: str) -> dict[str, Any]:

@@ -73,6 +73,7 @@ def _folder(name: str, value: Any) -> Any:
 
 _activation = _optional("a Keras name", lambda value: isinstance(value, str))
 _critics = _optional("a callable that returns a keras.Model, or None", callable)
+_compute_reward = _optional("a function (achieved goals, desired goals, infos) -> rewards, or None", callable)
 
 
 def _hidden_sizes(name: str, value: Any) -> tuple[int, ...] | None:
@@ -145,6 +146,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         init_from_count: largest weight of those statistics, in observations; None: their own number.
         init_buffer: replay buffer to begin with, such as demonstrations: a folder that `ReplayBuffer.save` or a
             checkpoint wrote, or minari:NAME of a Minari dataset. The buffer gets the algorithm's `buffer_size`.
+        compute_reward: with `hindsight`, the function (achieved goals, desired goals, infos) -> rewards, where the
+            learner can't build the environment; None: that of an environment that it builds.
         updates_per_epoch: updates between two calls of a callback's `on_epoch_end`; None: a hundredth of all.
         checkpoint_minutes: minutes between checkpoints; the first follows the first update; None: not by time.
         checkpoint_updates: updates between checkpoints; None: not by updates. The end of a run always writes one.
@@ -209,6 +212,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     )
     sequence_length: int | None = count(None, 1, "algorithm")
     burn_in: int = count(0, 0, "algorithm")
+    compute_reward: Any = setting(None, "algorithm", check=_compute_reward, metavar="MODULE:NAME")
     learner_threads: int | None = count(
         None,
         1,
@@ -520,7 +524,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         function or class `{"import": "module:name"}`. What JSON can't hold becomes `{"callable": "module:name"}`.
         """
         values = _fields_to_json(self)
-        for name in ("env", "network", "critics"):
+        for name in ("env", *references.FUNCTIONS):
             if found := references.importable_name(getattr(self, name)):
                 values[name] = found
         name = references.algorithm_reference(type(self.algorithm))
@@ -537,9 +541,9 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         if missing := {name: marks for name, value in recorded.items() if (marks := references.callable_marks(value))}:
             raise ValueError(f"A run's config.json {references.ask_again(missing)}")
         values = {name: references.imported(value, name) for name, value in recorded.items()} | passed
-        for name in ("network", "critics"):
+        for name in references.FUNCTIONS:
             if isinstance(values.get(name), str):
-                values[name] = references.recorded_function(values[name])
+                values[name] = references.recorded_function(values[name], name)
         if isinstance(values.get("algorithm"), Mapping):
             values["algorithm"] = references.algorithm_from_json(values["algorithm"])
         return cls(**values)

@@ -24,6 +24,7 @@ from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.config.config import FORMAT, RECORDED, TrainConfig, of_this_version, unknown_field
 from actor_learner.config.presets import fields_below, over_preset, preset_fields, unknown_preset
 from actor_learner.config.references import (
+    FUNCTIONS,
     algorithm_class,
     ask_again,
     callable_marks,
@@ -44,6 +45,7 @@ _CODE_FIELDS = (
     "algorithm",
     "network",
     "critics",
+    "compute_reward",
     "wrappers",
     "callbacks",
     "policies",
@@ -116,7 +118,7 @@ def build(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = Non
         raise ValueError(f"{file.where(next(iter(missing)))}: a run's config.json {ask_again(missing)}")
     with file.naming_lines():
         fields |= {name: imported(value, name) for name, value in own.items()}
-        for name in ("network", "critics"):
+        for name in FUNCTIONS:
             if isinstance(own.get(name), str):
                 fields[name] = recorded_function(own[name], name)
     layers = over_preset(preset_layer(file, changes, preset), {**fields, **changes})

@@ -14,10 +14,14 @@ from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.keras_import import import_keras_before
 
+FUNCTIONS = ("network", "critics", "compute_reward")
+"""The fields of a config whose value may be a function, "module:function" at a shell and in files."""
+
 _SHELL_FORMS = {
     "env": "module:factory",
     "env_kwargs": "--env-kwargs, or a factory that fills them in",
     "network": "--network module:function",
+    "compute_reward": "--compute-reward module:function",
     "wrappers": "--wrappers module:Class",
     "wrapper_kwargs": "--wrapper-kwargs",
     "callbacks": "--callback module:factory",

@@ -151,6 +151,8 @@ class PoolSettings:
             file with a table of settings for each, of which `agents` names the agents that it plays. None: one policy.
         policy_of: which policy plays which agent: {pattern of agents' names: policy}, of which the first match counts,
             or a callable agent -> policy; None: by the policies' `agents`.
+        terminal_observations: keep the last observation of terminated episodes in trajectories, too, as a replay buffer
+            with hindsight needs it; a run with hindsight does so in any case.
         envs_see_gpu: let environments use the GPU, which actors' processes hide by default: libraries that see a GPU
             keep a part of its memory in each process.
         num_actors: number of actor processes; 0 steps the environments in this process, for debuggers.
@@ -189,6 +191,7 @@ class PoolSettings:
         None, "environment", check=_autoreset_mode
     )
     info_keys: tuple[str, ...] = setting(("is_success",), "environment", check=_info_keys, effect="none")
+    terminal_observations: bool = flag(False, "environment", effect="none")
     envs_see_gpu: bool = flag(False, "environment", effect="none")
     self_play: SelfPlay | None = setting(
         None, "environment", check=check_self_play, metavar="SETTING=VALUE,...", const=""

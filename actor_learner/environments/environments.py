@@ -48,7 +48,8 @@ class Transition(NamedTuple):
     terminated: Array  # [b] bool
     truncated: Array  # [b] bool, never True where `terminated` is
     valid: Array  # [b] bool, False where the row only resets
-    # The last observations of the episodes cut off in this step, leaves `[b, ...]`, with anything finite in other rows.
+    # The last observations of the episodes cut off in this step, leaves `[b, ...]`, with anything finite in other rows;
+    # with `terminal_observations` also of those that terminated.
     final_observation: Leaves | None
     episodes: Episodes | None  # the episodes that ended in this step
     started: Array | None  # [b] bool, True where the observation is an episode's first; None: nowhere
@@ -70,6 +71,7 @@ class Environments:
         vector_env: A vector environment from `EnvFactory.make`.
         autoreset_mode: `"next_step"`, `"same_step"` or `"disabled"`, for a VectorEnv that declares none.
         info_keys: Numeric entries of the last step's `info` to report with each episode.
+        terminal_observations: Whether last observations of terminated episodes are given, too.
         actor, name: The actor's number and the environment's name (by default its id), for messages.
 
     Raises EnvError for unsupported spaces, or no autoreset mode.
@@ -81,11 +83,13 @@ class Environments:
         *,
         autoreset_mode: str | AutoresetMode | None = None,
         info_keys: Sequence[str] = ("is_success",),
+        terminal_observations: bool = False,
         actor: int | None = None,
         name: str | None = None,
     ) -> None:
         self.vector_env = vector_env
         self.num_envs = vector_env.num_envs
+        self.terminal_observations = terminal_observations
         self.observation_space = vector_env.single_observation_space
         self.action_space = vector_env.single_action_space
         # With masks in `infos`, `masked` becomes True at the first reset.
@@ -248,32 +252,32 @@ class Environments:
         final = None
         if ended.any():
             self._statistics.finish(ended, cut_off, self._step, self._last_infos(infos))
-            final = self._end(ended, truncated, infos)
+            final = self._end(ended, ended if self.terminal_observations else truncated, infos)
             if not self._actor:
                 self.warn_of_missing_info(least=_SEARCHED_EPISODES)
         episodes = self._statistics.report(self._resetting)
         return Transition(leaves, reward, terminated, truncated, valid, final, episodes, started)
 
-    def _end(self, ended: Array, truncated: Array, infos: dict[str, Any]) -> Leaves | None:
-        """Start the next episodes by the mode's rules; return the last observations of truncated ones, or None."""
+    def _end(self, ended: Array, shown: Array, infos: dict[str, Any]) -> Leaves | None:
+        """Start the next episodes by the mode's rules; return the last observations where `shown [b]`, or None."""
         self._check_final_obs(infos)
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             self._resetting = ended
-            return self._current.leaves if truncated.any() else None
-        final = self._final if truncated.any() else None
+            return self._current.leaves if shown.any() else None
+        final = self._final if shown.any() else None
         if final is not None:
             final.take(self._current)
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
-                self._take_final_obs(final, truncated, infos["final_obs"])
+                self._take_final_obs(final, shown, infos["final_obs"])
         self._statistics.start(ended, self._step)
         if self.autoreset_mode is AutoresetMode.DISABLED:
             self._reset_rows(ended)
         return None if final is None else final.leaves
 
-    def _take_final_obs(self, final: Observations, truncated: Array, given: Any) -> None:
+    def _take_final_obs(self, final: Observations, shown: Array, given: Any) -> None:
         """Copy the last observations. Gymnasium gives an array of objects, some vector environments a batch."""
         batch = final.structure.flatten(given) if isinstance(given, (dict, tuple)) else None
-        for row in np.flatnonzero(truncated).tolist():
+        for row in np.flatnonzero(shown).tolist():
             own = given[row] if batch is None else final.structure.unflatten([leaf[row] for leaf in batch])
             final.write_row(row, own)
         self._check(final)

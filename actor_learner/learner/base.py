@@ -34,6 +34,7 @@ from actor_learner.learner.weights import split_weights
 from actor_learner.networks import contract
 from actor_learner.networks.memory import Memories
 from actor_learner.replay.buffer import ReplayBuffer
+from actor_learner.replay.hindsight import ComputeReward
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.spaces.validate import validate_trajectory
@@ -79,6 +80,7 @@ class Learner:
             for each. A model maps (observation, action `[N, d]`, within -1 and 1) to a value `[N, 1]`. None:
             `default_critic`.
         buffer: the replay buffer of an off-policy algorithm, which may hold rows already; None: a new one.
+        compute_reward: with `hindsight`, the function of `al.Hindsight` for a new buffer.
         return_statistics: mean, variance and count of the discounted returns to start from, with `normalize_reward`.
 
     Raises:
@@ -122,6 +124,7 @@ class Learner:
         critics: Callable[[Any, Any], keras.Model] | None = None,
         buffer: ReplayBuffer | None = None,
         return_statistics: ReturnStatistics = NO_RETURNS,
+        compute_reward: ComputeReward | None = None,
     ) -> None:
         _check_arguments(network, algorithm)
         self.spaces = Spaces(observation_space, action_space)
@@ -133,6 +136,7 @@ class Learner:
         algorithm.check_total_steps(total_steps)
         self.network = network
         self.algorithm = algorithm
+        self.compute_reward = compute_reward
         self.action_space = action_space
         self.total_steps = total_steps
         self.device = backend.resolve_device(device, devices)
@@ -173,7 +177,7 @@ class Learner:
 
     def _prepare_source(self, critics: Any, buffer: Any) -> None:
         """Prepare where the rows of minibatches come from: each batch itself."""
-        for name, value in (("critics", critics), ("buffer", buffer)):
+        for name, value in (("critics", critics), ("buffer", buffer), ("compute_reward", self.compute_reward)):
             if value is not None:
                 kind = type(self.algorithm).__name__
                 raise ValueError(f"`{name}` is for off-policy algorithms. Received: {name}={value!r} with {kind}")
@@ -389,6 +393,7 @@ class Learner:
         devices: int = 1,
         tf32: bool = False,
         critics: Callable[[Any, Any], keras.Model] | None = None,
+        compute_reward: ComputeReward | None = None,
     ) -> Learner:
         """Return the learner that `save` wrote. Its next update equals the saved learner's next update.
 
@@ -400,6 +405,7 @@ class Learner:
             devices: as for `Learner`; with another number than the saved learner's, rows are taken in another order.
             tf32: as for `Learner`.
             critics: needed if Keras couldn't save them whole.
+            compute_reward: needed with `hindsight`, as for `Learner`.
 
         Raises:
             ValueError: the directory holds no learner, or a damaged one, or one of the above arguments is needed.
@@ -419,6 +425,7 @@ class Learner:
             tf32=tf32,
             observation_space=saved.observation_space,
             critics=(lambda observation_space, action_space: next(loaded)) if saved.critics else critics,
+            compute_reward=compute_reward,
         )
         learner.env_steps, learner.updates = saved.env_steps, saved.updates
         learner._rng = _own_stream(saved.random_state)

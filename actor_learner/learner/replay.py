@@ -31,6 +31,7 @@ from actor_learner.learner.state import SEEDS, SavedLearner, restore
 from actor_learner.networks import contract
 from actor_learner.networks.memory import Memories
 from actor_learner.replay.buffer import Minibatches, ReplayBuffer
+from actor_learner.replay.hindsight import Hindsight
 from actor_learner.replay.saving import has_buffer, write_buffer
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
@@ -122,7 +123,23 @@ class ReplayLearner(Learner):
                 f"`buffer` keeps returns and priorities of its own, which must be the algorithm's: make it with "
                 f"{wanted}. Received: a buffer with {kept}"
             )
+        kept, wanted = (
+            None if one is None else (one.strategy, one.goals) for one in (buffer.hindsight, self.hindsight)
+        )
+        if kept != wanted:
+            raise ValueError(
+                "`buffer` must have the algorithm's hindsight, without which it doesn't keep where episodes end: make "
+                f"it with hindsight={self.hindsight}. Received: a buffer with hindsight={buffer.hindsight}"
+            )
         self.buffer = buffer
+
+    @property
+    def hindsight(self) -> Hindsight | None:
+        """How a new buffer gives rows other goals; None: they keep theirs."""
+        algorithm = self.algorithm
+        if algorithm.hindsight is None:
+            return None
+        return Hindsight(algorithm.hindsight, algorithm.hindsight_goals, self.compute_reward)
 
     def make_buffer(self, unroll_length: int, *, action_masks: bool) -> ReplayBuffer:
         """Return the buffer, a new one for unrolls of this length if there is none.
@@ -156,6 +173,7 @@ class ReplayLearner(Learner):
                 clip_reward=algorithm.clip_reward,
                 priority_exponent=algorithm.priority_exponent,
                 action_masks=action_masks,
+                hindsight=self.hindsight,
                 seed=self._seed,
             )
         return self.buffer
@@ -553,7 +571,7 @@ class ReplayLearner(Learner):
         """
         if has_buffer(directory):
             try:
-                buffer = ReplayBuffer.load(directory, capacity=capacity)
+                buffer = ReplayBuffer.load(directory, capacity=capacity, compute_reward=self.compute_reward)
             except DamagedError as error:
                 warnings.warn(f"The replay buffer is filled anew: {one_line(error)}", UserWarning, stacklevel=4)
             else:

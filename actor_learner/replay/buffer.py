@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import secrets
@@ -14,6 +15,7 @@ import numpy as np
 from actor_learner.replay import minari_datasets
 from actor_learner.replay.columns import ColumnStore
 from actor_learner.replay.episodes import episode
+from actor_learner.replay.hindsight import ACHIEVED, DESIRED, ComputeReward, Hindsight, with_last_observations
 from actor_learner.replay.pieces import columns_of, pieces
 from actor_learner.replay.rows import Frames
 from actor_learner.replay.sampler import Sampler
@@ -29,6 +31,7 @@ from actor_learner.system.machine import require_memory, size_text
 from actor_learner.system.types import Array
 
 _MIN_CHECKED_BYTES = 2**28  # for fewer, memory isn't looked at
+_MAX_OTHER_REWARDS = 0.01  # of the rows; goals in float32 may be on the other side of a threshold
 
 
 class Minibatches(NamedTuple):
@@ -82,6 +85,7 @@ class ReplayBuffer:
         action_masks: True if trajectories have masks (in `action_mask`, or in a Dict observation).
         stacked_frames: whether uint8 images whose first or last axis has 2 to 16 entries are stacks of frames; None:
             images that look like stacks are taken for stacks, until rows show that they aren't.
+        hindsight: how drawn rows get other goals; None: they keep theirs. It needs `n_step=1` and uniform draws.
         seed: seed of the draws.
 
     Raises:
@@ -102,6 +106,7 @@ class ReplayBuffer:
         priority_exponent: float | None = None,
         action_masks: bool = False,
         stacked_frames: bool | None = None,
+        hindsight: Hindsight | None = None,
         seed: int = 0,
     ) -> None:
         self.spaces = Spaces(observation_space, action_space, check_flag("action_masks", action_masks))
@@ -115,15 +120,31 @@ class ReplayBuffer:
         self.priority_exponent = check_number("priority_exponent", priority_exponent, least=0, optional=True)
         if check_count("capacity", capacity) < unroll_length:
             raise refusal("capacity", f"at least `unroll_length`, {unroll_length}: it counts env steps", capacity)
+        self.hindsight = hindsight
+        if hindsight is not None:
+            self._check_hindsight(hindsight)
         self._columns = capacity // unroll_length
         self.capacity = self._columns * unroll_length
         seeds = np.random.SeedSequence([check_count("seed", seed, 0), 0xB0FFE2])
         self._begin_columns()
         _require_memory(self._bytes(), capacity)
-        self._stored = ColumnStore(self.spaces, unroll_length, self._columns, self._stacked)
+        self._stored = self._store(self._columns)
         rng = np.random.Generator(np.random.PCG64(seeds))
         self._sampler = Sampler(unroll_length, self._columns, self.priority_exponent, rng)
         self._added = self._filled = 0
+
+    def _store(self, columns: int) -> ColumnStore:
+        hindsight = self.hindsight is not None
+        return ColumnStore(self.spaces, self.unroll_length, columns, self._stacked, hindsight=hindsight)
+
+    def _check_hindsight(self, hindsight: Hindsight) -> None:
+        if not isinstance(hindsight, Hindsight):
+            raise refusal("hindsight", "an al.Hindsight, or None", hindsight)
+        if self.n_step != 1:
+            raise refusal("n_step", "1 with `hindsight`, which computes the reward of a single step", self.n_step)
+        if self.priority_exponent is not None:
+            raise refusal("priority_exponent", "None with `hindsight`: errors are of goals", self.priority_exponent)
+        hindsight.check(self.spaces.observation)
 
     def _begin_columns(self, earlier: str = "", shared: int = 0) -> None:
         """Begin columns of this buffer's own, after the first `shared` ones, which another buffer wrote."""
@@ -136,7 +157,7 @@ class ReplayBuffer:
 
     def _bytes(self) -> int:
         """Return the bytes of a whole buffer, by those of a single column."""
-        column = ColumnStore(self.spaces, self.unroll_length, 1, self._stacked).nbytes
+        column = self._store(1).nbytes
         return column * self._columns + Sampler.size(self.capacity, prioritized=self.priority_exponent is not None)
 
     @property
@@ -235,8 +256,30 @@ class ReplayBuffer:
 
     def _keep(self, trajectory: Trajectory) -> Array:
         self._settle_frames(trajectory)
-        added = [column for piece in pieces(trajectory, self.unroll_length) for column in self._add(piece)]
-        return np.array(added)
+        is_first = not self._filled
+        added = np.array([column for piece in pieces(trajectory, self.unroll_length) for column in self._add(piece)])
+        if is_first and self.hindsight is not None:
+            self._compare_rewards(self.hindsight, added)
+        return added
+
+    def _compare_rewards(self, hindsight: Hindsight, columns: Array) -> None:
+        """Warn if `compute_reward` gives other rewards for the goals that rows have than the environment gave."""
+        index = (np.arange(self.unroll_length)[:, None] * self._columns + np.unique(columns)).reshape(-1)
+        index = index[self._stored.episodes(index)[1] >= 0]
+        fields = self._stored.take(index)
+        found = _clipped(
+            hindsight.rewards(*(fields["next_observation"][name] for name in (ACHIEVED, DESIRED))), self.clip_reward
+        )
+        wrong = ~np.isclose(found, fields["reward"], rtol=1e-3, atol=1e-3)
+        if wrong.sum() > _MAX_OTHER_REWARDS * len(index):
+            row = int(wrong.argmax())
+            warnings.warn(
+                "`compute_reward` and the environment should give the same rewards; look for noise, and for wrappers "
+                f"that change rewards. Received: others in {wrong.sum()} of {len(index)} rows, such as {found[row]:g} "
+                f"for {fields['reward'][row]:g}",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _check_observation(self, observation: Any) -> None:
         structure = self.spaces.observation
@@ -299,6 +342,8 @@ class ReplayBuffer:
         self._sampler.forget(columns)
         reward = _clipped(piece.reward, self.clip_reward)
         targets = n_step_targets(reward, piece, successors(piece), gamma=self.gamma, n_step=self.n_step)
+        if self.hindsight is not None:
+            targets = with_last_observations(piece, targets)
         self._sampler.allow(columns, self._stored.write(first, piece, targets))
 
     def save(self, directory: str | os.PathLike[str]) -> None:
@@ -309,10 +354,19 @@ class ReplayBuffer:
         write_folder_atomically(directory, lambda folder: write_buffer(self, folder))
 
     @classmethod
-    def load(cls, directory: str | os.PathLike[str], *, capacity: int | None = None) -> ReplayBuffer:
+    def load(
+        cls,
+        directory: str | os.PathLike[str],
+        *,
+        capacity: int | None = None,
+        compute_reward: ComputeReward | None = None,
+    ) -> ReplayBuffer:
         """Return the buffer that `save`, or a run's checkpoint, wrote. Its next draws equal the saved buffer's.
 
-        capacity: the number of newest env steps to keep, rounded down to whole columns; None: the saved capacity.
+        Args:
+            directory: where it was saved.
+            capacity: the number of newest env steps to keep, rounded down to whole columns; None: the saved capacity.
+            compute_reward: the function of `Hindsight`, for a buffer that has one: files don't hold functions.
 
         Raises ValueError if there is none, or if it is damaged; MemoryError if it doesn't fit into memory.
         """
@@ -321,7 +375,7 @@ class ReplayBuffer:
                 "There is no replay buffer there (a run's are in its folders checkpoints/*). "
                 f"Received: directory={str(directory)!r}"
             )
-        buffer = read_buffer(directory, cls.described)
+        buffer = read_buffer(directory, functools.partial(cls.described, compute_reward=compute_reward))
         if capacity is not None:
             columns = check_count("capacity", capacity, buffer.unroll_length) // buffer.unroll_length
             if columns > buffer._columns:
@@ -354,6 +408,8 @@ class ReplayBuffer:
     def describe(self) -> dict[str, Any]:
         """Return the arguments, counters and random state as JSON types, for `described`."""
         names = "unroll_length n_step gamma clip_reward priority_exponent".split()
+        hindsight = self.hindsight
+        goals = {} if hindsight is None else {"hindsight": [hindsight.strategy, hindsight.goals]}
         return {
             "name": self._name,
             "spaces": self.spaces.to_json(),
@@ -364,16 +420,19 @@ class ReplayBuffer:
             "filled": self._filled,
             "largest_priority": self._sampler.largest_priority,
             "random_state": self._sampler.rng.bit_generator.state,
+            **goals,
         }
 
     @classmethod
-    def described(cls, description: Mapping[str, Any]) -> ReplayBuffer:
-        """Return the buffer of `describe`, whose columns and marks are to be put in."""
+    def described(cls, description: Mapping[str, Any], *, compute_reward: ComputeReward | None = None) -> ReplayBuffer:
+        """Return the buffer of `describe`, whose columns and marks are to be put in. compute_reward: see `load`."""
+        goals = description.get("hindsight")
         spaces = Spaces.from_json(description["spaces"]).gymnasium
         buffer = cls(
             spaces.observation_space,
             spaces.action_space,
             action_masks=spaces.masked,
+            hindsight=None if goals is None else Hindsight(goals[0], goals[1], compute_reward),
             stacked_frames=any(found is not None for found in description["stacked"]),
             **description["arguments"],
         )
@@ -487,7 +546,20 @@ class ReplayBuffer:
 
         indices = shaped(index)
         weight = self._sampler.weights(indices, importance_exponent)
-        return Minibatches(indices=indices, weight=weight, **map_leaves(shaped, self._stored.take(index)))
+        fields = self._stored.take(index)
+        if self.hindsight is not None:
+            self._relabel(self.hindsight, fields, index)
+        return Minibatches(indices=indices, weight=weight, **map_leaves(shaped, fields))
+
+    def _relabel(self, hindsight: Hindsight, fields: dict[str, Any], index: Array) -> None:
+        """Give some of the drawn rows another goal and its reward, in place."""
+        row, column = np.divmod(index, self._columns)
+        changed, achieved_after = hindsight.draw(row, *self._stored.episodes(index), self._sampler.rng)
+        goal = self._stored.achieved(achieved_after, column[changed])
+        for name in ("observation", "next_observation"):
+            fields[name][DESIRED][changed] = goal
+        reward = hindsight.rewards(fields["next_observation"][ACHIEVED][changed], goal)
+        fields["reward"][changed] = _clipped(reward, self.clip_reward)
 
     def update_priorities(self, indices: Array, error: Array) -> None:
         """Set the priorities of rows to `(|error| + 1e-6) ** priority_exponent`; a row's last error counts.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from actor_learner.replay.hindsight import ACHIEVED, episode_rows
 from actor_learner.replay.pieces import masks_of
 from actor_learner.replay.rows import Frames, LeafStore, leaf_store, of_columns
 from actor_learner.replay.targets import Targets
@@ -21,15 +22,19 @@ class ColumnStore:
     Attributes:
         observation: of each leaf, see `LeafStore`.
         reward, discount, bootstrap_row: `[T, count]`, see `Targets`.
+        episode: int16 `[T, count, 2]`, see `episode_rows`; None without hindsight.
 
     Args:
         spaces: of what they hold.
         steps: rows of a column.
         count: columns.
         stacked: see `leaf_store`.
+        hindsight: whether rows are to get the goals of other rows.
     """
 
-    def __init__(self, spaces: Spaces, steps: int, count: int, stacked: bool | None) -> None:
+    def __init__(
+        self, spaces: Spaces, steps: int, count: int, stacked: bool | None, *, hindsight: bool = False
+    ) -> None:
         self._spaces = spaces
         self.count = count
         self.observation: list[LeafStore] = [
@@ -39,6 +44,7 @@ class ColumnStore:
         self._mask = np.ones((steps + 2, count, spaces.mask_size), bool) if spaces.mask_size else None
         self.reward, self.discount = np.zeros((2, steps, count), np.float32)
         self.bootstrap_row = np.zeros((steps, count), np.uint16)
+        self.episode = np.zeros((steps, count, 2), np.int16) if hindsight else None
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -48,6 +54,8 @@ class ColumnStore:
             arrays |= {f"observation-{place}-{name}": stored for name, stored in rows.arrays.items()}
         if self._mask is not None:
             arrays["mask"] = self._mask
+        if self.episode is not None:
+            arrays["episode"] = self.episode
         return {**arrays, "reward": self.reward, "discount": self.discount, "bootstrap_row": self.bootstrap_row}
 
     @property
@@ -76,6 +84,10 @@ class ColumnStore:
             stored[:, columns] = values
         self.reward[:, columns], self.discount[:, columns] = targets.reward, targets.discount
         self.bootstrap_row[:, columns] = targets.bootstrap_row
+        if self.episode is not None:
+            reached = targets.known & (targets.bootstrap_row != np.arange(steps)[:, None])
+            reached &= np.take_along_axis(kept, targets.bootstrap_row, axis=0)
+            self.episode[:, columns] = episode_rows(piece, reached)
         needed = kept
         if self._mask is not None:
             mask, known = masks_of(piece, self._spaces)
@@ -106,6 +118,18 @@ class ColumnStore:
             **masks,
         }
 
+    def episodes(self, index: Array) -> tuple[Array, Array]:
+        """Return the first and the last row of each row's episode, `[n]` each; see `episode_rows`."""
+        assert self.episode is not None
+        first, last = self.episode.reshape(-1, 2).take(index, axis=0).T
+        return first, last
+
+    def achieved(self, row: Array, column: Array) -> Array:
+        """Return the goals `[n, ...]` that were achieved after these rows, int64 `[n]` each."""
+        after = self.bootstrap_row.reshape(-1).take(row * self.count + column).astype(np.int64)
+        place = [leaf.path for leaf in self._spaces.observation.leaves].index((ACHIEVED,))
+        return self.observation[place].take(after, column)
+
     def reorder(self, order: Array) -> None:
         """Keep these columns alone, in this order, where -1 stands for an empty one."""
         self.observation = [rows.of_columns(order) for rows in self.observation]
@@ -114,6 +138,7 @@ class ColumnStore:
         self.reward, self.discount, self.bootstrap_row = (
             of_columns(stored, order) for stored in (self.reward, self.discount, self.bootstrap_row)
         )
+        self.episode = None if self.episode is None else of_columns(self.episode, order)
         self.count = len(order)
 
     def contents(self, columns: Array) -> dict[str, Array]:

@@ -81,7 +81,8 @@ def masks_of(piece: Trajectory, spaces: Spaces) -> tuple[Array, Array]:
     masks[: steps + 1] = spaces.masks.read(rows, (steps + 1) * columns, label).reshape(steps + 1, columns, -1)
     known[:steps] = True
     if piece.final_observation is not None and piece.final_row is not None:
-        cut = piece.final_row >= 0  # elsewhere nothing was written
+        # Elsewhere nothing was written, and a terminal state allows no action.
+        cut = (piece.final_row >= 0) & piece.truncated[piece.final_row, np.arange(columns)]
         last = map_leaves(lambda values: values[cut], piece.final_observation[MASK_KEY])
         if cut.any():
             masks[-1, cut] = spaces.masks.read(last, int(cut.sum()), label)

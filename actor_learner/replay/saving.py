@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from actor_learner.replay.hindsight import HindsightError
 from actor_learner.system.files import (
     DamagedError,
     Entry,
@@ -136,7 +137,7 @@ def read_buffer(folder: str | os.PathLike[str], make: Callable[[Mapping[str, Any
         if missing:
             raise ValueError(f"columns from {min(missing)} on are missing")
         buffer.put_marks(read_arrays(read_file(folder, _MARKS)))
-    except (MemoryError, DamagedError, NewerFormatError):
+    except (MemoryError, DamagedError, NewerFormatError, HindsightError):
         raise
     except Exception as error:  # the folder may come from anywhere
         raise DamagedError(

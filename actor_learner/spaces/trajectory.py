@@ -51,9 +51,9 @@ class Trajectory(NamedTuple):
         start: `[T + 1, B]` bool: the environment was reset before this observation, so an episode begins with it. A
             lost life that is terminal for learning doesn't begin an episode.
         final_observation: `[B, ...]`, nested like `observation`: the last observation of the episode that each column's
-            row `final_row` cut off. The observation of an invalid row after a truncated one must then be the last of
-            its episode, too.
-        final_row: `[B]` int32: the last row of each column in which its environment cut off an episode; -1 if its
+            row `final_row` cut off, or also ended in a terminal state (with `terminal_observations`). The
+            observation of an invalid row after a truncated one must then be the last of its episode, too.
+        final_row: `[B]` int32: the last row of each column in which its environment ended such an episode; -1 if its
             `final_observation` means nothing. An unroll that ends early is truncated at a later row; its last
             observation is in the row after that.
         initial_state: `[B, ...]` each: the leaves of the state before row 0, for a network with memory; None without

@@ -80,7 +80,8 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
                 check_choices(leaf, values, used)
     if final_row is not None:
         given = trajectory.final_observation
-        checked["final_observation"] = _final_observation(given, observation, checked["truncated"], final_row)
+        ended = checked["terminated"] | checked["truncated"]
+        checked["final_observation"] = _final_observation(given, observation, ended, final_row)
     leaves = zip(spaces.action.leaves, spaces.action.flatten(trajectory.action), strict=True)
     actions = [
         check_leaf(leaf, given, rows, kinds=_action_kinds(leaf), used=valid, hint=_HINT) for leaf, given in leaves
@@ -121,11 +122,11 @@ def _initial_state(given: Any, columns: int, start: Array | None) -> tuple[Array
     return state
 
 
-def _final_observation(given: Any, observation: Any, truncated: Array, row: Array) -> Any:
-    """Check the last observations of the episodes that row `row` of each column cuts off."""
+def _final_observation(given: Any, observation: Any, ended: Array, row: Array) -> Any:
+    """Check the last observations of the episodes that row `row` of each column ends."""
     rows = map_leaves(lambda leaf: leaf[0], observation)
     final = _map_pairs("final_observation", given, rows)
-    used = (row >= 0) & truncated[row, np.arange(row.size)]
+    used = (row >= 0) & ended[row, np.arange(row.size)]
     _map_labelled(lambda label, leaf: check_finite(label, leaf[None], used[None]), "final_observation", final)
     return final
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self
 
 MEMORIES = ("lstm", "gru", "attention")
 HEADS = 4  # of attention
+HINDSIGHT = ("future", "final", "episode")
 
 
 def refusal(name: str, expected: str, value: object) -> ValueError:

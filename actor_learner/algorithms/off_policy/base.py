@@ -7,10 +7,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from actor_learner.algorithms.hyperparameters import Hyperparameters, hyperparameter
-from actor_learner.system.fields import check_clip_reward, check_count, check_number, refusal
+from actor_learner.system.fields import HINDSIGHT, check_choice, check_clip_reward, check_count, check_number, refusal
 from actor_learner.system.types import Nest, Tensor
 
 NETWORK, CRITICS = "network", "critics"
@@ -103,6 +103,10 @@ class OffPolicy(Hyperparameters):
     tau: float = hyperparameter(0.005, "fraction by which each move brings the targets to the weights; 1: copies")
     clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound to which rewards are clipped")
     max_grad_norm: float | None = hyperparameter(None, "largest global norm of a gradient; none: not clipped")
+    hindsight: Literal["future", "final", "episode"] | None = hyperparameter(
+        None, "which achieved goals drawn rows get in place of their own: future, final, episode; none: keep their own"
+    )
+    hindsight_goals: float = hyperparameter(4.0, "with hindsight: other goals for each of a row's own")
 
     REPLAYS: ClassVar[bool] = True
     OWN_DISTRIBUTION: ClassVar[bool] = True
@@ -127,12 +131,22 @@ class OffPolicy(Hyperparameters):
         check_number("gamma", self.gamma, least=0, most=1)
         check_number("tau", self.tau, above=0, most=1)
         check_clip_reward(self.clip_reward)
+        check_choice("hindsight", self.hindsight, (None, *HINDSIGHT))
+        check_number("hindsight_goals", self.hindsight_goals, above=0)
+        if self.hindsight is not None and self.n_step != 1:
+            raise refusal("n_step", "1 with `hindsight`, which computes the reward of a single step", self.n_step)
+        if self.hindsight is not None and self.priority_exponent is not None:
+            raise refusal("prioritized", "False with `hindsight`: errors are of goals, priorities of rows", True)
 
     @property
     def config_defaults(self) -> Mapping[str, Any]:
-        """The defaults of fields of `TrainConfig`. Unrolls grow with `n_step`, because returns end with them."""
+        """The defaults of fields of `TrainConfig`. Unrolls grow with `n_step`, because returns end with them.
+
+        So do episodes in the buffer: with hindsight, an unroll is as long as the episodes of most robots.
+        """
         network = {"hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
-        return {**self.CONFIG_DEFAULTS, **network, "unroll_length": 4 * self.n_step}
+        unroll_length = 4 * self.n_step if self.hindsight is None else 50
+        return {**self.CONFIG_DEFAULTS, **network, "unroll_length": unroll_length}
 
     def check_total_steps(self, total_steps: int | None) -> None:
         super().check_total_steps(total_steps)
@@ -186,6 +200,9 @@ class OffPolicy(Hyperparameters):
                 "`n_step` must be at most `unroll_length`, since returns end with a column. "
                 f"Received: n_step={self.n_step}, unroll_length={unroll_length}"
             )
+        if self.hindsight is not None and unroll_length == 1:
+            expected = "above 1 with `hindsight`, better as long as an episode, whose goals end with it"
+            raise refusal("unroll_length", expected, unroll_length)
 
     def due(self, env_steps: int) -> int:
         """Return how many gradient steps belong to so many env steps after `learning_starts`."""
