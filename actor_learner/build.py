@@ -323,7 +323,7 @@ def _policy_learner(
     if checkpoint is None:
         return new_learner(config, policy, compute_reward)
     options = {name: getattr(config, name) for name in ("algorithm", "device", "devices", "tf32")}
-    options["compute_reward"] = config.compute_reward or compute_reward
+    options["compute_reward"] = _reward_of(config, compute_reward)
     learner = Learner.load(checkpoint, network=policy.network, critics=config.critics, **options)
     learner.total_steps = config.all_steps
     return _with_buffer(config, learner, policy)
@@ -343,12 +343,17 @@ def new_learner(
         fields["return_statistics"] = _return_statistics(config)
     if config.algorithm.REPLAYS:
         fields |= {"observation_space": actors.observation_space, "critics": _critics(config)}
-        fields["compute_reward"] = config.compute_reward or compute_reward
+        fields["compute_reward"] = _reward_of(config, compute_reward)
     learner = Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
     if isinstance(learner, ReplayLearner) and (folder := _saved_learner(config)) is not None:
         with _starting_anew("variables"):
             learner.start_from(read_variables(folder))
     return _with_buffer(config, learner, actors)
+
+
+def _reward_of(config: TrainConfig, of_env: ComputeReward | None) -> ComputeReward | None:
+    """Return the function of rewards for a policy's learner: the config's, or the environment's."""
+    return (config.compute_reward or of_env) if with_hindsight(config) else None
 
 
 def _saved_learner(config: TrainConfig) -> Path | None:

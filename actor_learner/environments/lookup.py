@@ -44,7 +44,8 @@ _REQUIREMENTS = {
     "ale_py": NAMESPACES["ALE"],
 }
 
-_GAMES = ("pettingzoo", "mpe2")  # packages of games, with further packages that they need
+_EXTRAS = {"pettingzoo": "games", "mpe2": "games", "gymnasium_robotics": "robotics"}
+"""Packages of environments, with further packages that they need -> the extra that brings all."""
 
 
 def find_env(env: str) -> EnvSpec | Callable[..., Any]:
@@ -202,7 +203,8 @@ def _import_module(name: str, argument: str, value: str) -> ModuleType:
         package = name.partition(".")[0]
         missing = str(error.name) if isinstance(error, ModuleNotFoundError) else package + "."
         is_there = missing.startswith(package + ".")  # but hasn't this game
-        remedy = f"; {install_command('actor-learner[games]')}" if package in _GAMES and not is_there else ""
+        extra = None if is_there else _EXTRAS.get(package)
+        remedy = "" if extra is None else f"; {install_command(f'actor-learner[{extra}]')}"
         raise EnvError(f"`{name}` can't be imported: {text}{remedy}. Received: {argument}={value!r}") from error
 
 

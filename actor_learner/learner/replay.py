@@ -87,6 +87,8 @@ class ReplayLearner(Learner):
             raise ValueError(
                 f"`critics` is for algorithms that have critics. Received: critics={critics!r} with {kind}"
             )
+        if self.compute_reward is not None and algorithm.hindsight is None:
+            raise refusal("compute_reward", f"None for {kind} without `hindsight`", self.compute_reward)
         algorithm.check_action_space(self.spaces.action)
         with self._on_device():
             self.critics = make_critics(critics, self.spaces, algorithm.NUM_CRITICS, self._seed)

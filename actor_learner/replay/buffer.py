@@ -38,7 +38,7 @@ class Minibatches(NamedTuple):
     """The drawn rows, `[K, M, ...]` each: K minibatches of M rows; `[M, ...]` for a single minibatch.
 
     Attributes:
-        observation: Nested like the space.
+        observation: Nested like the space. With `hindsight`, many rows have another goal, here and below.
         action: Nested like the space: as in a `Trajectory`, before clipping or squashing; discrete ones count from 0.
         reward: float32: the discounted sum of up to `n_step` rewards.
         discount: float32: the factor of the value of `next_observation`: `gamma ** n`, and 0 after a terminal state.

@@ -84,7 +84,8 @@ class Hindsight:
 
     def rewards(self, achieved: Array, desired: Array) -> Array:
         """Return the rewards of goals `[N, ...]`, float32 `[N]`. Raises HindsightError if the function can't."""
-        count = len(achieved)
+        if not (count := len(achieved)):
+            return np.zeros(0, np.float32)
         received = f"Received: compute_reward={self.compute_reward!r}"
         infos = np.repeat(np.array([{}], object), count)
         try:

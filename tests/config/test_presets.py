@@ -30,7 +30,7 @@ def test_every_preset_makes_a_config_of_a_registered_environment(env, algorithm)
     try:
         assert resolve_env(env, check_pickle=False).name == env
     except EnvError as error:
-        if "needs the package" in str(error):
+        if "needs the package" in str(error) or "robotics]" in str(error):
             pytest.skip(str(error))
         raise
     assert preset_fields(env, algorithm) == PRESETS[pattern][algorithm]

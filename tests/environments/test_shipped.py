@@ -25,6 +25,8 @@ OWN = [  # CartPole and the like are Gymnasium's where they are single
     ("actor_learner/MaskedTreasure-v0", {"render_mode": "rgb_array", "mask_in": "observation"}),
     ("actor_learner/MaskedTreasure-v0", {"render_mode": "rgb_array", "mask_in": None}),
     ("actor_learner/Memory-v0", {}),
+    ("actor_learner/BitFlipping-v0", {}),
+    ("actor_learner/PointReach-v0", {}),
     ("actor_learner/Latency-v0", {"step_time": 0.0}),
 ]
 NATIVE = [env_id for env_id in IDS if gym.spec(env_id).vector_entry_point is not None]
