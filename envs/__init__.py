@@ -10,8 +10,8 @@ for such an id. Entry points are strings: making an environment imports its modu
 - `actor_learner/Memory-v0`: needs a memory. A cue comes first, the question last; without memory a policy stays at
   chance.
 - `actor_learner/BitFlipping-v0`: needs hindsight. Flip the bits (`bits`, 12) until they are those of a goal.
-- `actor_learner/PointReach-v0`: needs hindsight for quick learning. A point moves in a square to a goal; the smallest
-  goal environment with continuous actions.
+- `actor_learner/PointReach-v0`: a point moves in a square to a goal; the smallest goal environment with continuous
+  actions, learned without hindsight, too.
 - `actor_learner/CartPoleNoVelocity-v0`, `actor_learner/PendulumNoVelocity-v0`,
   `actor_learner/LunarLanderNoVelocity-v0`, `actor_learner/MountainCarContinuousNoVelocity-v0`: Gymnasium's own without
   the velocities, which a policy with memory finds out from one step to the next.

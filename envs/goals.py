@@ -19,9 +19,10 @@ class BitFlippingEnv(gym.Env[dict[str, Array], np.int64]):
     """Bits, of which an action flips one, until they are those of a goal (arXiv:1707.01495, section 3.1).
 
     Without hindsight it isn't learned beyond some 10 bits, because chance hardly ever achieves a goal of `2 ** bits`.
-    An episode is cut off after `bits` steps, with `info["is_success"]` for its last state.
+    An episode is cut off after `bits` steps. `info["is_success"]` says whether the goal has been achieved in it so far.
 
-    Returns: about `-bits / 2` at best, because half of the bits are wrong at first. They are `-bits` without a success.
+    Returns: `-bits` without a success. Half of the bits are wrong at first, so that about `1 - bits / 2` is the best if
+    episodes stop there. Else each further action must flip a bit away or back, and `1 - 3 / 4 * bits` is the best.
 
     Args:
         bits: Number of bits, at least 1.
@@ -43,23 +44,24 @@ class BitFlippingEnv(gym.Env[dict[str, Array], np.int64]):
         self.observation_space = Dict({"observation": state, "achieved_goal": state, "desired_goal": state})
         self.action_space = Discrete(bits)
         self._state = self._goal = np.zeros(bits, np.float32)
-        self._elapsed = 0
+        self._elapsed, self._succeeded = 0, False
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Array], dict[str, Any]]:
         super().reset(seed=seed)
         self._state, self._goal = self.np_random.integers(0, 2, (2, self.bits)).astype(np.float32)
-        self._elapsed = 0
+        self._elapsed, self._succeeded = 0, False
         return self._observation(), {}
 
     def step(self, action: np.int64) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
         self._state[action] = 1.0 - self._state[action]
         self._elapsed += 1
         reward = float(self.compute_reward(self._state, self._goal, {}))
+        self._succeeded |= reward == 0.0
         terminated = self.stop_at_success and reward == 0.0
         truncated = self._elapsed >= self.bits and not terminated
-        return self._observation(), reward, terminated, truncated, {"is_success": reward == 0.0}
+        return self._observation(), reward, terminated, truncated, {"is_success": self._succeeded}
 
     def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Array:
         """Return 0 where all bits are equal, else -1: `[...]` of goals `[..., bits]`."""
@@ -74,7 +76,7 @@ class BitFlippingEnv(gym.Env[dict[str, Array], np.int64]):
 class PointReachEnv(gym.Env[dict[str, Array], Array]):
     """A point in a square of side 2 that moves by at most 0.2 a step along each axis, to a goal.
 
-    A goal is achieved within 0.1. Chance rarely stays there. Episodes are cut off by a time limit: 25 steps for
+    A goal is achieved within 0.1. Episodes are cut off by a time limit: 25 steps for
     `actor_learner/PointReach-v0`. `info["is_success"]` says whether the goal is achieved now.
 
     Args:

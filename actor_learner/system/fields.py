@@ -143,6 +143,8 @@ _OTHER_NAMES = {
     "epochs": "n_epochs update_epochs num_epochs",
     "gae_lambda": "lambda_value",
     "gamma": "discount_factor",
+    "hindsight": "goal_selection_strategy",
+    "hindsight_goals": "n_sampled_goal",
     "hidden_sizes": "net_arch policy_kwargs",
     "initial_log_std": "log_std_init",
     "learning_rate": "anneal_lr lr",

@@ -316,3 +316,29 @@ def test_rows_without_a_known_next_observation_keep_their_goals():
     rows = buffer.sample(2000)
     assert np.isfinite(rows.reward).all()
     assert all(np.isfinite(part).all() for part in (*rows.observation.values(), *rows.next_observation.values()))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_last_observation_that_takes_too_many_frames_is_unknown(kept):
+    """A stack of frames none of which the row before shows has no place in a column."""
+    frames = np.random.default_rng(0).integers(1, 256, (STEPS + 4, 20, 20), np.uint8)
+    stacks = np.stack([frames[row : row + 4] for row in range(STEPS + 1)])[:, None]
+    places = np.arange(3 * (STEPS + 1), dtype=np.float32).reshape(STEPS + 1, 1, 3)
+    space = with_goals(observation=Box(0, 255, (4, 20, 20), np.uint8))
+    last, end = (stacks[4] if kept else stacks[4] // 2), np.arange(STEPS)[:, None] == 3
+    trajectory = random_trajectory(observation_space=space, columns=1, steps=STEPS, end_rate=0)._replace(
+        observation={"observation": stacks, "achieved_goal": places, "desired_goal": np.full_like(places, -1)},
+        terminated=end,
+        start=np.arange(STEPS + 1)[:, None] == 4,
+        final_observation={"observation": last, "achieved_goal": places[4] + 50, "desired_goal": places[4]},
+        final_row=np.array([3]),
+    )
+    buffer = al.ReplayBuffer(
+        space, TWO_ACTIONS, 80, unroll_length=STEPS, stacked_frames=True, hindsight=al.Hindsight("final", 4, distance)
+    )
+    with pytest.warns(UserWarning, match="should give the same rewards"):
+        buffer.add(trajectory)
+    rows = buffer.sample(1000)
+    goals = rows.observation["desired_goal"][:, 0]
+    assert set(goals[rows.discount == 0]) == ({-1.0, 62.0} if kept else {-1.0})
+    assert set(goals[rows.observation["achieved_goal"][:, 0] == 0]) == ({-1.0, 62.0} if kept else {-1.0, 9.0})
