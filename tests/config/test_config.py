@@ -50,7 +50,7 @@ class CautiousPPO(al.PPO):
         ("num_actors", True, "an integer of at least 0"),
         ("envs_per_actor", 0, "an integer of at least 1, or None"),
         ("unroll_length", 0, "an integer of at least 1, or None"),
-        ("total_steps", 0, "an integer of at least 1"),
+        ("total_steps", 0, "at least 1, or 0 with `offline_steps`"),
         ("updates_per_epoch", 0, "an integer of at least 1, or None"),
         ("seed", -1, "an integer of at least 0"),
         ("seed", 2**32, "at most 4294967295"),
