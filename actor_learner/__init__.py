@@ -19,7 +19,7 @@ _PUBLIC = {
     "actors.group": "ActorError",
     "actors.pool": "ActorPool",
     "arena": "Standings arena",
-    "algorithms": "A2C BC DQN IQL Impala PPO PQN SAC TD3",
+    "algorithms": "A2C BC DQN IQL Impala PPO PQN QRDQN SAC TD3 TQC",
     "config.config": "TrainConfig",
     "config.file": "load_config",
     "config.presets": "preset",
@@ -57,8 +57,10 @@ if TYPE_CHECKING:
         IQL as IQL,
         PPO as PPO,
         PQN as PQN,
+        QRDQN as QRDQN,
         SAC as SAC,
         TD3 as TD3,
+        TQC as TQC,
         Impala as Impala,
     )
     from actor_learner.arena import Standings as Standings, arena as arena

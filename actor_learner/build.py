@@ -8,7 +8,7 @@ import itertools
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -372,16 +372,16 @@ def _starting_anew(what: str) -> Iterator[None]:
 
 def _critics(config: TrainConfig) -> Any:
     """Return the function that makes a critic, or gives one of `init_from`; None for algorithms without any."""
-    if config.critics is not None or not config.algorithm.NUM_CRITICS:
+    if config.critics is not None or not config.algorithm.num_critics:
         return config.critics
-    if len(saved := _saved_critics(config)) == config.algorithm.NUM_CRITICS:
+    if len(saved := _saved_critics(config)) == config.algorithm.num_critics:
         return lambda observation_space, action_space: saved.pop(0)
     from actor_learner.networks.contract import building_in
     from actor_learner.networks.default import critic_seeds, default_critic
 
     names = "hidden_sizes activation orthogonal_init layer_norm image_network normalize_observation channel_axis"
-    options = {name: getattr(config, name) for name in names.split()}
-    seeds = iter(critic_seeds(config.seed, config.algorithm.NUM_CRITICS))
+    options = {name: getattr(config, name) for name in names.split()} | {"outputs": config.algorithm.critic_size}
+    seeds = iter(critic_seeds(config.seed, config.algorithm.num_critics))
 
     def make(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
         with building_in(config.precision):
@@ -399,8 +399,19 @@ def _saved_critics(config: TrainConfig) -> list[keras.Model]:
 
     critics: list[keras.Model] = []
     with _starting_anew("critics"):
-        critics = read_critics(folder)
+        found = read_critics(folder)
+        _check_sizes(config.algorithm, found)
+        critics = found
     return [cap_statistics(critic, config.init_from_count) if config.init_from_count else critic for critic in critics]
+
+
+def _check_sizes(algorithm: Any, critics: Sequence[keras.Model]) -> None:
+    """Raise ValueError for saved critics of another number or size than an algorithm's; none are no error."""
+    wanted = [algorithm.critic_size] * algorithm.num_critics
+    shapes = [getattr(critic, "output_shape", None) for critic in critics]  # a subclassed model's is unknown
+    sizes = [algorithm.critic_size if shape is None else math.prod(shape[1:]) for shape in shapes]
+    if critics and sizes != wanted:
+        raise ValueError(f"{type(algorithm).__name__}'s have {wanted} outputs. Received: critics with {sizes} outputs")
 
 
 def _initial_buffer(

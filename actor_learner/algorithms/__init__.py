@@ -13,8 +13,10 @@ from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.algorithms.off_policy.bc import BC
 from actor_learner.algorithms.off_policy.dqn import DQN
 from actor_learner.algorithms.off_policy.iql import IQL
+from actor_learner.algorithms.off_policy.qrdqn import QRDQN
 from actor_learner.algorithms.off_policy.sac import SAC
 from actor_learner.algorithms.off_policy.td3 import TD3
+from actor_learner.algorithms.off_policy.tqc import TQC
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.algorithms.pqn import PQN
 
@@ -25,8 +27,10 @@ __all__ = [
     "IQL",
     "PPO",
     "PQN",
+    "QRDQN",
     "SAC",
     "TD3",
+    "TQC",
     "ActorCritic",
     "Algorithm",
     "Impala",
@@ -43,8 +47,10 @@ BY_NAME: dict[str, type[Algorithm | OffPolicy]] = {
     "iql": IQL,
     "ppo": PPO,
     "pqn": PQN,
+    "qrdqn": QRDQN,
     "sac": SAC,
     "td3": TD3,
+    "tqc": TQC,
 }
 
 

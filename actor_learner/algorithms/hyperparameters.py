@@ -62,7 +62,7 @@ class Hyperparameters(NamedFields, ABC):
     """Whether the network must return a state's `value`."""
 
     NUM_CRITICS: ClassVar[int] = 0
-    """The number of critics."""
+    """The number of critics, unless `num_critics` says otherwise."""
 
     CONFIG_DEFAULTS: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {
@@ -83,12 +83,22 @@ class Hyperparameters(NamedFields, ABC):
     """Scheduled fields that must never be negative."""
 
     ADAM_EPSILON: ClassVar[float] = 1e-5
-    """Of the optimizer "adam"."""
+    """Of the optimizer "adam", unless `adam_epsilon` says otherwise."""
 
     @property
     def config_defaults(self) -> Mapping[str, Any]:
         """The fields of `TrainConfig` where they aren't given."""
         return self.CONFIG_DEFAULTS
+
+    @property
+    def num_critics(self) -> int:
+        """The number of critics."""
+        return self.NUM_CRITICS
+
+    @property
+    def adam_epsilon(self) -> float:
+        """The epsilon of the optimizer "adam", as Keras adds it: before the bias correction."""
+        return self.ADAM_EPSILON
 
     @property
     def name(self) -> str:
@@ -188,7 +198,7 @@ class Hyperparameters(NamedFields, ABC):
     def check_config(self, config: Any) -> None:
         """Raise ValueError for a `TrainConfig` with fields that this algorithm has no use for."""
         kind = type(self).__name__
-        if config.critics is not None and not self.NUM_CRITICS:
+        if config.critics is not None and not self.num_critics:
             raise refusal("critics", f"None for {kind}, which has none", config.critics)
         if config.init_buffer is not None and not self.REPLAYS:
             raise refusal("init_buffer", f"None for {kind}, which has no replay buffer", config.init_buffer)
@@ -286,11 +296,11 @@ class Hyperparameters(NamedFields, ABC):
         return optimizers.clone(self.optimizer)
 
     def default_optimizer(self) -> keras.Optimizer:
-        """Return Adam with the epsilon of `ADAM_EPSILON`, clipped by the global norm."""
+        """Return Adam with `adam_epsilon`, clipped by the global norm."""
         return self._adam()
 
     def _adam(self) -> keras.Optimizer:
-        return optimizers.adam(self.initial_learning_rate, self.max_grad_norm, self.ADAM_EPSILON)
+        return optimizers.adam(self.initial_learning_rate, self.max_grad_norm, self.adam_epsilon)
 
     @property
     def initial_learning_rate(self) -> float:

@@ -23,6 +23,7 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
         device_dtype as device_dtype,
         flatten as flatten,
         from_bytes as from_bytes,
+        fused as fused,
         gather as gather,
         global_norm as global_norm,
         gradients as gradients,

@@ -23,14 +23,14 @@ _TRIED_ROWS = 64
 """So many that some unit of a layer of ReLUs is active in one of them."""
 
 
-def make_critics(make: Any, spaces: Spaces, count: int, seed: int) -> list[keras.Model]:
+def make_critics(make: Any, spaces: Spaces, count: int, size: int, seed: int) -> list[keras.Model]:
     """Return so many critics. make: the user's function (observation_space, action_space); None: default ones.
 
-    Raises ValueError for a function that fails, or returns anything else.
+    size: the outputs of a default one. Raises ValueError for a function that fails, or returns anything else.
     """
     of = spaces.observation_space, spaces.action_space
     if make is None:
-        return [default_critic(*of, seed=own) for own in critic_seeds(seed, count)]
+        return [default_critic(*of, outputs=size, seed=own) for own in critic_seeds(seed, count)]
     if not callable(make):
         raise refusal("critics", "a function (observation_space, action_space) -> keras.Model", make)
     try:
@@ -55,10 +55,11 @@ def check_critic(models: TrainedModels, critic: keras.Model, observation: Any) -
             f"A critic must take (observation, action [N, {models.action_size}]): {contract.reason(error)} "
             f"Received: {critic.name!r}"
         ) from error
-    shape = tuple(getattr(value, "shape", ()))
-    if shape not in ((contract.CHECKED_ROWS,), (contract.CHECKED_ROWS, 1)):
+    shape, size = tuple(getattr(value, "shape", ())), models.critic_size
+    if shape != (contract.CHECKED_ROWS, size) and (shape, size) != ((contract.CHECKED_ROWS,), 1):
         received = f"shape {shape} for {contract.CHECKED_ROWS} rows" if shape else type(value).__name__
-        raise ValueError(f"A critic must return a value [N] or [N, 1]. Received: {received}, from {critic.name!r}")
+        expected = "a value [N] or [N, 1]" if size == 1 else f"{size} quantiles of the value, [N, {size}]"
+        raise ValueError(f"A critic must return {expected}. Received: {received}, from {critic.name!r}")
     if computes_in(critic, "float16") or not keras.backend.is_float_dtype(value.dtype):
         expected = "A critic must compute in float32, or in bfloat16: losses aren't scaled"
         raise ValueError(f"{expected}. Received: values of {value.dtype} from {critic.name!r}")

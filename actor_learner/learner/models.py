@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, OffPolicy
+from actor_learner.learner import backend
 from actor_learner.networks import contract
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
@@ -29,6 +30,7 @@ class TrainedModels:
         self, network: keras.Model, critics: Sequence[keras.Model], algorithm: OffPolicy, spaces: Spaces
     ) -> None:
         self.network, self.critics = network, list(critics)
+        self.critic_size = algorithm.critic_size
         self._leaves = spaces.action.leaves
         self.bounded = all(leaf.is_bounded_box for leaf in self._leaves)
         self._squashed = contract.distribution_and_hold(network)[0] == "squashed"
@@ -92,13 +94,20 @@ class TrainedModels:
         )
         return ops.clip((action - (low / 2 + high / 2)) / (high / 2 - low / 2), -1.0, 1.0)
 
-    def critic_values(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
-        values = []
+    def critic_outputs(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
+        found = []
         for critic in self.critics:
             with self._weights(critic, target), contract.with_noise(critic):
-                value = self.call_critic(critic, observation, action)
-            values.append(ops.reshape(ops.cast(value, "float32"), (-1,)))
-        return ops.stack(values)
+                output = self.call_critic(critic, observation, action)
+            found.append(ops.reshape(ops.cast(output, "float32"), (-1, self.critic_size)))
+        return ops.stack(found)
+
+    def critic_values(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
+        outputs = self.critic_outputs(observation, action, target=target)
+        return ops.squeeze(outputs, -1) if self.critic_size == 1 else ops.mean(outputs, axis=-1)
+
+    def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return backend.fused(function)
 
     def call_critic(self, critic: keras.Model, observation: Nest, action: Tensor) -> Tensor:
         """Return what a critic returns for an observation, without its mask, and an action."""

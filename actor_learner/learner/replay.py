@@ -83,7 +83,7 @@ class ReplayLearner(Learner):
                 f"{kind} can't learn a network with memory, because rows are drawn one by one: PQN and PPO can. "
                 f"Received: {network.name!r}"
             )
-        if critics is not None and not algorithm.NUM_CRITICS:
+        if critics is not None and not algorithm.num_critics:
             raise ValueError(
                 f"`critics` is for algorithms that have critics. Received: critics={critics!r} with {kind}"
             )
@@ -91,7 +91,9 @@ class ReplayLearner(Learner):
             raise refusal("compute_reward", f"None for {kind} without `hindsight`", self.compute_reward)
         algorithm.check_action_space(self.spaces.action)
         with self._on_device():
-            self.critics = make_critics(critics, self.spaces, algorithm.NUM_CRITICS, self._seed)
+            self.critics = make_critics(critics, self.spaces, algorithm.num_critics, algorithm.critic_size, self._seed)
+            if network.built:
+                self._check_further_outputs()
         for critic in self.critics:
             self._place(critic)
         self.buffer: ReplayBuffer | None = None
@@ -482,6 +484,7 @@ class ReplayLearner(Learner):
             if not network.built:
                 contract.check_contract(network, zeros, self.spaces)
                 self._begin_exploration()
+            self._check_further_outputs()
             models = TrainedModels(network, self.critics, self.algorithm, self.spaces)
             for critic in self.critics:
                 check_critic(models, critic, zeros)
@@ -500,6 +503,11 @@ class ReplayLearner(Learner):
             models.make_targets()
         self._models = models
         return models
+
+    def _check_further_outputs(self) -> None:
+        """Raise ValueError for a network without an output that losses need, or with one of another shape."""
+        if wanted := self.algorithm.further_outputs(self.spaces.action):
+            contract.check_further_outputs(self.network, self.spaces, wanted, type(self.algorithm).__name__)
 
     def _compile_replay(self) -> None:
         models = self._build_models()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -58,6 +58,23 @@ def call_network(network: keras.Model, observation: Nest) -> dict[str, Tensor]:
 def has_value(network: keras.Model, spaces: Spaces) -> bool:
     """Return True if a built network returns a value; one of an algorithm with critics may not."""
     return "value" in _named_outputs(_call_on_zeros(network, spaces)[0])
+
+
+def check_further_outputs(
+    network: keras.Model, spaces: Spaces, wanted: Mapping[str, tuple[int, ...]], kind: str
+) -> None:
+    """Check the outputs beside `parameters` and `value` of a built network. wanted: shapes of a row's, by name.
+
+    Raises ValueError if one is missing, or has another shape. kind: of the algorithm that needs them.
+    """
+    outputs = _named_outputs(_call_on_zeros(network, spaces)[0])
+    for name, shape in wanted.items():
+        expected = f"{kind} needs a network with an output `{name}` of shape [B, {', '.join(map(str, shape))}]"
+        if name not in outputs:
+            raise ValueError(f"{expected}. Received: outputs {sorted(outputs)} of {network.name!r}")
+        if (found := tuple(outputs[name].shape)) != (CHECKED_ROWS, *shape):
+            received = ", ".join(map(str, ("B", *found[1:])))
+            raise ValueError(f"{expected}. Received: [{received}] from {network.name!r}")
 
 
 def _call_on_zeros(network: keras.Model, spaces: Spaces) -> tuple[Any, keras.StatelessScope]:

@@ -57,6 +57,7 @@ def default_network(
     memory: str | None = None,
     memory_size: int = 128,
     dueling: bool = False,
+    quantiles: int | None = None,
     state_dependent_std: bool = False,
     action_noise: float | None = None,
     bounded_mean: bool = False,
@@ -85,8 +86,9 @@ def default_network(
     `image_network`: "nature" (from 36 x 36 pixels), "impala", "small", or "auto": nature, or small for smaller images.
 
     With `distribution="greedy"` the parameters are values of actions, and the state's value is the highest. `dueling`
-    adds a trunk for the state's value to them (arXiv:1511.06581, eq. 9). `epsilon_ladder` is as in
-    `ActionDistribution`.
+    adds a trunk for the state's value to them (arXiv:1511.06581, eq. 9). With `quantiles`, a further output `quantiles`
+    `[N, n, quantiles]` has those of each action's return, and values are their means (arXiv:1710.10044).
+    `epsilon_ladder` is as in `ActionDistribution`.
 
     With `state_dependent_std`, the standard deviation of Box actions depends on the observation, as in SAC, with
     logarithms between -20 and 2. `action_noise` keeps means of Box actions within their bounds, as in TD3, with a fixed
@@ -100,6 +102,7 @@ def default_network(
     check_noise_hold(noise_hold, action)
     check_choice("memory", memory, (None, *MEMORIES))
     check_count("memory_size", memory_size)
+    check_count("quantiles", quantiles, optional=True)
     if memory == "attention":
         check_heads("memory_size", memory_size)
     build = _Builder(
@@ -115,8 +118,12 @@ def default_network(
         policy_features = build.memory(policy_features, memory, memory_size)
         value_features = value_features if value_only else policy_features
     value: Tensor | None = None
+    further: dict[str, Tensor] = {}
     if distribution == GREEDY:
-        parameters = build.action_values(policy_features, value_features if dueling else None, action)
+        parameters = build.action_values(policy_features, value_features if dueling else None, action, quantiles)
+        if quantiles is not None:
+            further = {"quantiles": parameters}
+            parameters = ops.mean(parameters, axis=-1)
         value = ops.max(parameters, axis=-1, keepdims=True)
     else:
         parameters = build.action_parameters(
@@ -132,6 +139,8 @@ def default_network(
     name = build.name("parameters")
     layer = ActionDistribution(distribution, noise_hold, epsilon_ladder=epsilon_ladder, name=name, dtype="float32")
     outputs = {"parameters": layer(parameters)} if value is None else (layer(parameters), value)
+    if further:
+        outputs = {"parameters": layer(parameters), "value": value, **further}
     return keras.Model(build.structure.unflatten(build.inputs), outputs, name="actor_critic")
 
 
@@ -151,12 +160,14 @@ def default_critic(
     normalize_observation: bool = False,
     channel_axis: int | None = None,
     layer_norm: bool = False,
+    outputs: int = 1,
     seed: int = 0,
 ) -> keras.Model:
-    """Return a model of an action's value, from (observation, action) to `[N, 1]`, for algorithms with critics.
+    """Return a model of an action's value, from (observation, action) to `[N, outputs]`, for algorithms with critics.
 
     The action is `[N, d]`, scaled to -1 and 1. Features of the observation are those of `default_network`; an MLP of
-    `hidden_sizes` follows. The other options are as for `default_network`.
+    `hidden_sizes` follows. Several outputs are quantiles of the value, as in TQC. The other options are as for
+    `default_network`.
     """
     size = sum(math.prod(leaf.shape) for leaf in spaces.action_structure(action_space).leaves)
     build = _Builder(
@@ -164,7 +175,7 @@ def default_critic(
     )
     action = keras.Input((size,), name="action_input")
     joined = build.join([*build.features(normalize_observation), action], "observation_and_action")
-    value = build.head(build.mlp(joined, "critic"), 1, 1.0, "value")
+    value = build.head(build.mlp(joined, "critic"), outputs, 1.0, "value")
     return keras.Model((build.structure.unflatten(build.inputs), action), value, name="critic")
 
 
@@ -369,14 +380,25 @@ class _Builder:
             cell = layers.LSTMCell(size, unit_forget_bias=False, bias_initializer=bias, **weights)
         return Recurrent(cell, name=name)(x)
 
-    def action_values(self, x: Tensor, of_state: Tensor | None, action: spaces.Structure) -> Tensor:
-        """Return values of a Discrete space's choices; of_state: features of the state's own value, if it is apart."""
+    def action_values(
+        self, x: Tensor, of_state: Tensor | None, action: spaces.Structure, quantiles: int | None
+    ) -> Tensor:
+        """Return values `[N, n]` of a Discrete space's choices, or their quantiles `[N, n, quantiles]`.
+
+        of_state: features of the state's own value, if it is apart.
+        """
         columns = spaces.leaf_parameter_size(action.leaves[0].space)
         if of_state is None:
-            return self.head(x, columns, 1.0, "action_values")
-        advantage = self.head(x, columns, 1.0, "advantages")
-        value = self.head(of_state, 1, 1.0, "state_value")
-        return value + advantage - ops.mean(advantage, axis=-1, keepdims=True)
+            return self.values(x, columns, quantiles, "action_values")
+        advantage = self.values(x, columns, quantiles, "advantages")
+        value = self.values(of_state, 1, quantiles, "state_value")
+        return value + advantage - ops.mean(advantage, axis=1, keepdims=True)
+
+    def values(self, x: Tensor, columns: int, quantiles: int | None, name: str) -> Tensor:
+        if quantiles is None:
+            return self.head(x, columns, 1.0, name)
+        flat = self.head(x, columns * quantiles, 1.0, name)
+        return layers.Reshape((columns, quantiles), name=self.name(f"{name}_quantiles"))(flat)
 
     def action_parameters(
         self,

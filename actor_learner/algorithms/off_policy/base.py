@@ -46,8 +46,14 @@ class Models(Protocol):
     def scaled(self, action: Nest) -> Tensor:
         """Return a trajectory's actions as critics see them, `[M, d]`, within -1 and 1."""
 
+    def critic_outputs(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
+        """Return what each critic gives for an action, `[critics, M, critic_size]`. target: what their copies give."""
+
     def critic_values(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
-        """Return the value of an action by each critic, `[critics, M]`. target: by their slowly moving copies."""
+        """Return the value of an action by each critic, the mean of its outputs, `[critics, M]`. target: as above."""
+
+    def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of tensors, without a gradient, as one program where the update isn't one already."""
 
 
 class Loss(NamedTuple):
@@ -186,7 +192,7 @@ class OffPolicy(Hyperparameters):
 
         action: the space's `Structure`.
         """
-        for leaf in action.leaves if self.NUM_CRITICS else ():
+        for leaf in action.leaves if self.num_critics else ():
             if not leaf.is_bounded_box:
                 raise ValueError(
                     f"{type(self).__name__} needs actions that are Boxes with finite bounds, low below high; DQN takes "
@@ -232,6 +238,18 @@ class OffPolicy(Hyperparameters):
     def inherits_variables(self) -> bool:
         """True if these variables begin as those of the run that `init_from` names: no first values are given."""
         return True
+
+    @property
+    def critic_size(self) -> int:
+        """The numbers that a critic returns for a row."""
+        return 1
+
+    def further_outputs(self, action: Any) -> Mapping[str, tuple[int, ...]]:
+        """Return the shapes, for one row, of the outputs that losses need of a network beside `parameters`.
+
+        action: the space's `Structure`.
+        """
+        return {}
 
     @property
     def noise_columns(self) -> int:

@@ -107,18 +107,28 @@ class DQN(QLearning, OffPolicy):
         """
         from keras import ops
 
-        def values(name: str, **copy: bool) -> Tensor:
-            return models.parameters(minibatch[name], **copy)[:, :-1]  # the last is epsilon
-
-        following = values("next_observation", target=True)
-        preferred = values("next_observation") if self.double else following
-        best = ops.argmax(allowed_only(preferred, minibatch.get("next_action_mask")), axis=-1)
-        target = ops.stop_gradient(minibatch["reward"] + minibatch["discount"] * value_of(following, best))
-        chosen = value_of(values("observation"), minibatch["action"])
+        chosen, target = self._chosen_and_target(models, minibatch)
         error = target - chosen
         loss = ops.mean(minibatch["weight"] * self._error_loss(error))
         metrics = {"loss": loss, "q_value": ops.mean(chosen), "td_error": ops.mean(ops.abs(error))}
         return Loss(loss, metrics, {"error": error})
+
+    def _chosen_and_target(self, models: Models, minibatch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the values of the rows' actions, and what they are to be: `[M]`, or `[M, N]` for N quantiles."""
+        from keras import ops
+
+        following = models.outputs(minibatch["next_observation"], target=True)
+        preferred = models.outputs(minibatch["next_observation"]) if self.double else following
+        allowed = allowed_only(preferred["parameters"][:, :-1], minibatch.get("next_action_mask"))
+        value = value_of(self._values(following), ops.argmax(allowed, axis=-1))
+        of_row = (-1,) + (1,) * (len(value.shape) - 1)
+        reward, discount = (ops.reshape(minibatch[name], of_row) for name in ("reward", "discount"))
+        chosen = value_of(self._values(models.outputs(minibatch["observation"])), minibatch["action"])
+        return chosen, ops.stop_gradient(reward + discount * value)
+
+    def _values(self, outputs: Mapping[str, Tensor]) -> Tensor:
+        """Return the values `[M, n]` that are learned, of a network's outputs."""
+        return outputs["parameters"][:, :-1]  # the last is epsilon
 
     def _error_loss(self, error: Tensor) -> Tensor:
         """Return the loss of each error: Huber's with its bend at 1, or half of the square."""

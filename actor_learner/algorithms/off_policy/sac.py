@@ -49,8 +49,8 @@ class SAC(OffPolicy):
     def check_distribution(self, name: str) -> None:
         if name != "squashed":
             raise ValueError(
-                "SAC needs a network whose actions are squashed Gaussians, behind al.ActionDistribution('squashed'), "
-                f"for a Box with bounds. Received: distribution={name!r}"
+                f"{type(self).__name__} needs a network whose actions are squashed Gaussians, behind "
+                f"al.ActionDistribution('squashed'), for a Box with bounds. Received: distribution={name!r}"
             )
 
     def network_options(self, action: Any) -> dict[str, Any]:
@@ -96,12 +96,9 @@ class SAC(OffPolicy):
         """Return half of the critics' squared errors, summed over critics (arXiv:1812.05905, eq. 5 and 6)."""
         from keras import ops
 
-        following = minibatch["next_observation"]
-        noise = minibatch["noise"][:, : minibatch["noise"].shape[1] // 2]
-        action, log_prob = models.sample(models.parameters(following), noise)
-        learned = models.variables.get(_TEMPERATURE)
-        ent_coef = ops.convert_to_tensor(self.ent_coef, "float32") if learned is None else ops.exp(learned.value)
-        value = ops.min(models.critic_values(following, action, target=True), axis=0) - ent_coef * log_prob
+        action, log_prob, ent_coef = self._next_action(models, minibatch)
+        following = models.critic_values(minibatch["next_observation"], action, target=True)
+        value = ops.min(following, axis=0) - ent_coef * log_prob
         target = ops.stop_gradient(minibatch["reward"] + minibatch["discount"] * value)
         values = models.critic_values(minibatch["observation"], models.scaled(minibatch["action"]))
         error = target - values
@@ -109,16 +106,32 @@ class SAC(OffPolicy):
         metrics = {"critic_loss": loss, "q_value": ops.mean(values), "ent_coef": ent_coef}
         return Loss(loss, metrics, {"error": ops.mean(error, axis=0), "ent_coef": ent_coef})
 
+    def _next_action(self, models: Models, minibatch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return new actions for the next observations, `[M, d]`, their log-density `[M]`, and the entropy's weight."""
+        from keras import ops
+
+        noise = minibatch["noise"][:, : minibatch["noise"].shape[1] // 2]
+        action, log_prob = models.sample(models.parameters(minibatch["next_observation"]), noise)
+        learned = models.variables.get(_TEMPERATURE)
+        ent_coef = ops.convert_to_tensor(self.ent_coef, "float32") if learned is None else ops.exp(learned.value)
+        return action, log_prob, ent_coef
+
     def policy_loss(self, models: Models, minibatch: Mapping[str, Tensor]) -> Loss:
-        """Return the mean of ent_coef x log-density - least value, for new actions (arXiv:1812.05905, eq. 7)."""
+        """Return the mean of ent_coef x log-density - `joint_value`, for new actions (arXiv:1812.05905, eq. 7)."""
         from keras import ops
 
         observation = minibatch["observation"]
         noise = minibatch["noise"][:, minibatch["noise"].shape[1] // 2 :]
         action, log_prob = models.sample(models.parameters(observation), noise)
-        value = ops.min(models.critic_values(observation, action), axis=0)
+        value = self.joint_value(models.critic_values(observation, action))
         loss = ops.mean(minibatch["ent_coef"] * log_prob - value)
         return Loss(loss, {"policy_loss": loss, "entropy": -ops.mean(log_prob)}, {"log_prob": log_prob})
+
+    def joint_value(self, values: Tensor) -> Tensor:
+        """Return the value `[M]` that the policy raises, of those by all critics `[critics, M]`: the least."""
+        from keras import ops
+
+        return ops.min(values, axis=0)
 
     def temperature_loss(self, models: Models, minibatch: Mapping[str, Tensor]) -> Loss:
         """Return -log ent_coef x the mean of log-density + target entropy (arXiv:1812.05905, eq. 18, as SB3 has it)."""

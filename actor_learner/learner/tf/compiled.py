@@ -69,6 +69,12 @@ class Compiled:
         return result
 
 
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of tensors that XLA compiles, in a graph that it doesn't compile, too."""
+    compiled: Callable[..., Any] = tf.function(function, jit_compile=True, autograph=False)
+    return compiled
+
+
 @contextlib.contextmanager
 def _in_tf32() -> Iterator[None]:
     """Let GPUs compute products of float32 in TF32 meanwhile, as XLA compiles them or as TensorFlow starts them."""
