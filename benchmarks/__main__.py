@@ -25,6 +25,7 @@ TOPICS = {
     "game-peers": "benchmarks.games.peers",
     "recurrent": "benchmarks.recurrent.compare",
     "replay": "benchmarks.replay.compare",
+    "gradient-steps": "benchmarks.replay.steps",
     "resources": "benchmarks.replay.resources",
     "offline": "benchmarks.replay.offline",
     "scaling": "benchmarks.scaling.scaling",

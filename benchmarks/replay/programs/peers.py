@@ -5,6 +5,7 @@ Run by the interpreter of a venv with both; prints CPU seconds.
 
 from __future__ import annotations
 
+import importlib
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +39,8 @@ class IdleEnv(gym.Env[Any, Any]):
         vector = gym.spaces.Box(-np.inf, np.inf, (task.observation,), np.float32)
         self.observation_space = vector if task.observation else image
         box = gym.spaces.Box(-1, 1, (task.actions,), np.float32)
-        self.action_space = gym.spaces.Discrete(task.actions) if task.algorithm == "dqn" else box
+        discrete = task.algorithm in ("dqn", "qrdqn")
+        self.action_space = gym.spaces.Discrete(task.actions) if discrete else box
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return self.observation_space.sample(), {}
@@ -50,14 +52,19 @@ class IdleEnv(gym.Env[Any, Any]):
 def make_model(task: SimpleNamespace, env: Any, **options: Any) -> Any:
     """Return a model of SB3 or SBX on one thread. SBX doesn't clip gradients."""
     policy = "MlpPolicy" if getattr(task, "observation", 1) else "CnnPolicy"
+    if isinstance(env.observation_space, gym.spaces.Dict):
+        policy = "MultiInputPolicy"
     name = getattr(task, "algorithm", "dqn").upper()
-    hidden = {"policy_kwargs": {"net_arch": [256, 256]}} if policy == "MlpPolicy" else {}
+    hidden: dict[str, Any] = {} if policy == "CnnPolicy" else {"policy_kwargs": {"net_arch": [256, 256]}}
+    if quantiles := getattr(task, "options", {}).get("quantiles"):
+        hidden["policy_kwargs"]["n_quantiles"] = quantiles
     if task.library == "sb3":
         import stable_baselines3
         import torch
 
         torch.set_num_threads(1)
-        return getattr(stable_baselines3, name)(policy, env, device="cpu", **hidden, **options)
+        package = stable_baselines3 if hasattr(stable_baselines3, name) else importlib.import_module("sb3_contrib")
+        return getattr(package, name)(policy, env, device="cpu", **hidden, **options)
     import sbx
 
     return getattr(sbx, name)(policy, env, **hidden, **options)
@@ -91,6 +98,52 @@ def step(task: SimpleNamespace) -> float:
     return min(cpu_times(train, task.calls)) / task.steps
 
 
+class GoalEnv(gym.Env[Any, Any]):
+    """Episodes of 50 random steps, with goals of 3 numbers."""
+
+    def __init__(self, task: SimpleNamespace) -> None:
+        goal = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        numbers = gym.spaces.Box(-np.inf, np.inf, (task.observation,), np.float32)
+        self.observation_space = gym.spaces.Dict(observation=numbers, achieved_goal=goal, desired_goal=goal)
+        self.action_space = gym.spaces.Box(-1, 1, (task.actions,), np.float32)
+        self._rng, self._steps, self._goal = np.random.default_rng(0), 0, np.zeros(3, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._steps, self._goal = 0, self._rng.normal(size=3).astype(np.float32)
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        seen = self._observation()
+        reward = float(self.compute_reward(seen["achieved_goal"], self._goal, {}))
+        return seen, reward, False, self._steps == 50, {}
+
+    def compute_reward(self, achieved: Any, desired: Any, infos: Any) -> Any:
+        return -(np.linalg.norm(achieved - desired, axis=-1) > 0.05).astype(np.float32)
+
+    def _observation(self) -> dict[str, Any]:
+        shapes = {name: space.shape for name, space in self.observation_space.spaces.items()}
+        seen = {name: self._rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+        return {**seen, "desired_goal": self._goal}
+
+
+def goal_step(task: SimpleNamespace) -> float:
+    """Return the seconds of a gradient step of SAC with hindsight, drawing included."""
+    from stable_baselines3 import HerReplayBuffer
+    from stable_baselines3.common.logger import configure
+
+    options: dict[str, Any] = {"replay_buffer_class": HerReplayBuffer, "buffer_size": ROWS, "learning_starts": ROWS}
+    model = make_model(SimpleNamespace(**vars(task), algorithm="sac"), GoalEnv(task), **options)
+    model.learn(10_000)  # which only collects
+    model.set_logger(configure(None, []))
+
+    def train() -> None:
+        model.train(gradient_steps=task.steps, batch_size=task.minibatch_size)
+
+    train()
+    return min(cpu_times(train, task.calls)) / task.steps
+
+
 def whole(task: SimpleNamespace) -> float:
     """Return the seconds of a run of DQN on CartPole, everything included but Python's start and the import of gym."""
     began = time.process_time()
@@ -99,4 +152,4 @@ def whole(task: SimpleNamespace) -> float:
 
 
 if __name__ == "__main__":
-    answer(step, whole)
+    answer(step, goal_step, whole)
