@@ -1,4 +1,4 @@
-"""What a return costs by PPO and by DQN or SAC: env steps, seconds and CPU seconds, on one core and on all.
+"""What a return costs by PPO and PQN, and by DQN or SAC: env steps, seconds and CPU seconds, on one core and on all.
 
     scripts/measure resources --output benchmarks/replay/resources.json    # 45 minutes
 
@@ -27,8 +27,9 @@ from benchmarks.harness import (
 )
 
 TASKS = (
+    ("CartPole-v1", 500, {"ppo": 5000, "dqn": 2500, "pqn": 5000}),
     ("Pendulum-v1", -200, {"ppo": 5000, "sac": 500}),
-    ("LunarLander-v3", 200, {"ppo": 25_000, "dqn": 5000}),
+    ("LunarLander-v3", 200, {"ppo": 25_000, "dqn": 5000, "pqn": 25_000}),
     ("HalfCheetah-v5", 3000, {"ppo": 25_000, "sac": 5000}),
 )
 """Environments, goals, and the env steps between two evaluations with each algorithm."""
