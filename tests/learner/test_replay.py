@@ -330,6 +330,8 @@ def trained(without_xla):
     """A function that gives a learner with a few batches in its buffer; tests may go on with it."""
     makers = {"dqn": lambda: dqn(prioritized=True, double=True, n_step=3), "sac": sac_of_one_step, "td3": td3}
     makers["noisy critics"] = sac_of_one_step
+    makers["qrdqn"] = lambda: al.QRDQN(**OFTEN, prioritized=True, quantiles=5)
+    makers["tqc"] = lambda: al.TQC(**OFTEN, quantiles=5, num_critics=3)
 
     @functools.cache
     def learner_of(name):
@@ -353,7 +355,13 @@ def noisy_critic(observation_space, action_space, *between):
     return keras.Model(inputs, x)
 
 
-KINDS = ["dqn", "sac", "noisy critics", pytest.param("td3", marks=pytest.mark.thorough)]
+KINDS = [
+    "dqn",
+    "sac",
+    "noisy critics",
+    "qrdqn",
+    *(pytest.param(name, marks=pytest.mark.thorough) for name in ("td3", "tqc")),
+]
 
 
 def test_sac_s_targets_follow_every_step():
