@@ -194,6 +194,27 @@ def test_critics_that_keras_cannot_rebuild_start_anew_with_one_warning(tmp_path)
         assert _saved_critics(config) == []
 
 
+def test_critics_of_another_size_start_anew_with_one_warning(of_sac):
+    config = al.TrainConfig(env="Pendulum-v1", algorithm=al.TQC(num_critics=3, quantiles=5), init_from=of_sac[0])
+    expected = (
+        r"^The critics of `init_from` start anew: TQC's have \[5, 5, 5\] outputs\. .* critics with \[1, 1\] outputs$"
+    )
+    with pytest.warns(UserWarning, match=expected):
+        assert _saved_critics(config) == []
+    assert len(_saved_critics(config.replace(algorithm=al.TD3()))) == 2
+
+
+def test_a_run_of_quantiles_resumes_and_exports_their_means(tmp_path):
+    algorithm = al.QRDQN(**OFTEN, buffer_size=256, target_update_interval=100, quantiles=6)
+    run(tmp_path / "run", algorithm, num_actors=0, total_steps=200)
+    steps = rows_of(tmp_path / "run")[-1]["gradient_steps"]
+    assert resumed(tmp_path / "run", total_steps=300)[-1]["gradient_steps"] > steps
+    observation = np.random.default_rng(0).normal(size=4).astype(np.float32)
+    quantiles = np.asarray(al.load_network(tmp_path / "run")(observation[None])["quantiles"])
+    value = al.load_policy(tmp_path / "run").value(observation)
+    assert value == pytest.approx(quantiles.mean(axis=-1).max(), rel=1e-5)
+
+
 def test_a_policy_without_values_says_so(first, of_sac):
     with pytest.raises(ValueError, match="This policy has no values"):
         al.load_policy(of_sac[0]).value(np.zeros(3, np.float32))

@@ -100,8 +100,10 @@ def test_formulas_and_examples_are_rendered(site):
         "iql": 2,
         "ppo": 1,
         "pqn": 1,
+        "qrdqn": 1,
         "sac": 2,
         "td3": 2,
+        "tqc": 2,
     }
     assert [name for name, page in text.items() if "$<code>" in page or "<!--" in page.split("<article")[1]] == []
     assert "<math" in (site / "memory.html").read_text(encoding="utf-8")

@@ -31,7 +31,11 @@ PAGES = {
 COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?(actor-learner|scripts/train)((?: .*)?)$")
 OTHERS = {"--no-deps", "--logdir", "--shm-size", "--cpus", "--multirun"}
 """Flags of pip, tensorboard, docker and Hydra."""
-OTHER_WORDS = {"n_envs", "n_steps", "train_freq", "policy_kwargs", "memfd_create"}
+OTHER_WORDS = {
+    *("n_envs", "n_steps", "train_freq", "policy_kwargs"),
+    *("n_critics", "n_quantiles", "top_quantiles_to_drop_per_net"),
+    "memfd_create",
+}
 """Names of SB3 and of the system, which the guides mention."""
 
 
