@@ -403,7 +403,7 @@ def test_an_algorithm_with_an_init_of_its_own_takes_what_that_takes():
     [
         (
             "poo",
-            r"one of a2c, bc, dqn, impala, iql, ppo, pqn, qrdqn, sac, td3, tqc, or module:Class \(did you mean 'ppo'\?\)\.",
+            r"one of a2c, bc, .*, pqn, qrdqn, sac, td3, tqc, or module:Class \(did you mean 'ppo'\?\)\.",
         ),
         ("no_such_module:Class", "can't import 'no_such_module'"),
         ("json:JSONEncodr", r"has no attribute 'JSONEncodr' \(did you mean 'JSONEncoder'\?\)"),
