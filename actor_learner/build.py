@@ -140,6 +140,8 @@ def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | 
     """Start the actors that a config describes. network: as for `ActorPool`."""
     settings = {name: getattr(config, name) for name in names_of(PoolSettings)} | {"seed": seed}
     settings["terminal_observations"] |= any(with_hindsight(config))
+    if not config.total_steps:  # nothing is collected: an environment is needed for its spaces alone
+        settings |= {"num_actors": 0, "max_policy_lag": 0}
     return ActorPool(config.env, network, env_kwargs=dict(config.env_kwargs), logs_dir=logs_dir, **settings)
 
 
@@ -153,7 +155,7 @@ def with_hindsight(config: TrainConfig) -> list[TrainConfig]:
 def goal_rewards(config: TrainConfig) -> Iterator[ComputeReward | None]:
     """Yield the environment's function of rewards, where hindsight needs it, and close the environment afterwards.
 
-    Warns if episodes are longer than unrolls. Raises ValueError if there is no such function, or it can't be used.
+    Raises ValueError if there is no such function, or it can't be used.
     """
     needing = [each for each in with_hindsight(config) if each.compute_reward is None]
     if not needing:
@@ -163,14 +165,6 @@ def goal_rewards(config: TrainConfig) -> Iterator[ComputeReward | None]:
         for each in needing:
             goals = Hindsight(each.algorithm.hindsight, each.algorithm.hindsight_goals, compute_reward)
             goals.check(structure.observation_structure(env.observation_space))
-        steps = getattr(env.spec, "max_episode_steps", None)
-        if steps is not None and steps > config.unroll_length:
-            warnings.warn(
-                "`unroll_length` should be as long as an episode, because goals are those of the same unroll. "
-                f"Received: unroll_length={config.unroll_length}, and episodes of up to {steps} steps",
-                UserWarning,
-                stacklevel=3,
-            )
         yield compute_reward
 
 
@@ -325,7 +319,7 @@ def _policy_learner(
     options = {name: getattr(config, name) for name in ("algorithm", "device", "devices", "tf32")}
     options["compute_reward"] = _reward_of(config, compute_reward)
     learner = Learner.load(checkpoint, network=policy.network, critics=config.critics, **options)
-    learner.total_steps = config.all_steps
+    learner.extend(config.all_steps)
     return _with_buffer(config, learner, policy)
 
 
@@ -433,7 +427,7 @@ def _initial_buffer(
         )
     compute_reward = None if hindsight is None else hindsight.compute_reward
     buffer = ReplayBuffer.load(folder, capacity=config.algorithm.buffer_size, compute_reward=compute_reward)
-    if config.unroll_length % buffer.unroll_length:
+    if config.total_steps and config.unroll_length % buffer.unroll_length:
         raise ValueError(
             f"`unroll_length` must be a multiple of the buffer's, {buffer.unroll_length}, whose rows would stay unused "
             f"else: give that one, or make the buffer with the run's. Received: unroll_length={config.unroll_length}, "

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("actor_learner")
 
+_OFFLINE_STEPS = 64
+"""Gradient steps of an update offline, unless a batch brings more: one call of the compiled update."""
+
 
 class _Run:
     """One training run in this process: the loop, and what happens around each update."""
@@ -43,8 +46,7 @@ class _Run:
         self.exported: Any = None  # the policy that is saved in the end
         self.learner = build.make_learner(config, start, actors, compute_reward)
         rows = build.batch_rows(config)
-        self.offline_steps_at_once = max(1, config.algorithm.due(rows)) if config.offline_steps else 1
-        """Gradient steps of an update offline: those of a batch."""
+        self.offline_steps_at_once = max(_OFFLINE_STEPS, config.algorithm.due(rows)) if config.offline_steps else 1
         planned_updates = math.ceil(config.total_steps / rows)
         planned_updates += math.ceil(config.offline_steps / self.offline_steps_at_once)
         self.updates_per_epoch = (  # by default a function of the config alone, so that a run can be repeated

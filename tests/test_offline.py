@@ -3,8 +3,10 @@
 import json
 
 import gymnasium as gym
+import keras
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
 from tests.support.small_networks import same_weights
@@ -29,33 +31,37 @@ def collected(tmp_path_factory):
 
 
 def offline(collected, run_dir, **fields):
-    fields = {"total_steps": 0, "offline_steps": 60, "num_actors": 0, "algorithm": SAC, **SIZES, **fields}
+    fields = {"total_steps": 0, "offline_steps": 160, "num_actors": 0, "algorithm": SAC, **SIZES, **fields}
     return al.TrainConfig(env="Pendulum-v1", init_buffer=collected, run_dir=run_dir, **fields)
 
 
 def test_a_run_without_env_steps_learns_evaluates_and_finishes(collected, tmp_path):
-    played = al.callbacks.Evaluate(20, episodes=1, max_episode_steps=5)
+    played = al.callbacks.Evaluate(100, episodes=1, max_episode_steps=5)
     config = offline(collected, tmp_path / "run", callbacks=[played], num_actors=2, num_envs=4)
-    assert config.num_actors == 0
     result = al.train(config)
     rows = rows_of(result.run_dir)
     assert {row["env_steps"] for row in rows} == {0}
-    assert [row["offline_steps"] for row in rows] == [row["gradient_steps"] for row in rows] == [16, 32, 48, 60]
-    assert [row["updates"] for row in rows] == [1, 2, 3, 4]
-    assert ["evaluation/return_mean" in row for row in rows] == [False, True, True, True]
+    assert [row["offline_steps"] for row in rows] == [row["gradient_steps"] for row in rows] == [64, 128, 160]
+    assert [row["updates"] for row in rows] == [1, 2, 3]
+    assert ["evaluation/return_mean" in row for row in rows] == [False, True, True]
     assert all(np.isfinite(row["critic_loss"]) for row in rows)
-    assert json.loads((result.run_dir / "config.json").read_text())["finished"] == {"env_steps": 0, "offline_steps": 60}
+    assert json.loads((result.run_dir / "config.json").read_text())["finished"] == {
+        "env_steps": 0,
+        "offline_steps": 160,
+    }
     assert al.evaluate(result.run_dir, episodes=1, max_episode_steps=5).mean <= 0
     again = al.train(config.replace(callbacks=()), resume=True)
     assert len(rows_of(again.run_dir)) == len(rows)
     assert same_weights(again.network.get_weights(), result.network.get_weights())
+    al.train(config.replace(callbacks=(), offline_steps=200), resume=True)
+    assert [row["offline_steps"] for row in rows_of(again.run_dir)] == [64, 128, 160, 200]
 
 
 def test_env_steps_follow_with_the_same_buffer(collected, tmp_path):
-    result = al.train(offline(collected, tmp_path / "run", total_steps=48))
+    result = al.train(offline(collected, tmp_path / "run", total_steps=48, offline_steps=60))
     rows = rows_of(result.run_dir)
-    assert [row["env_steps"] for row in rows] == [0] * 8 + [16, 32, 48]
-    assert [row["gradient_steps"] for row in rows][-4:] == [60, 68, 76, 84]
+    assert [row["env_steps"] for row in rows] == [0, 16, 32, 48]
+    assert [row["gradient_steps"] for row in rows] == [60, 68, 76, 84]
     assert rows[-1]["buffer_rows"] > 48
     assert rows[-1]["gradient_steps_owed"] == 0
 
@@ -68,7 +74,7 @@ def test_a_run_that_stops_offline_goes_on_as_if_it_had_not(collected, tmp_path):
     whole = al.train(offline(collected, tmp_path / "whole"))
     stopped = offline(collected, tmp_path / "stopped")
     al.train(stopped.replace(callbacks=[Stop()]))
-    assert rows_of(tmp_path / "stopped")[-1]["offline_steps"] == 16
+    assert rows_of(tmp_path / "stopped")[-1]["offline_steps"] == 128
     result = al.train(stopped, resume=True)
     assert [row["offline_steps"] for row in rows_of(tmp_path / "stopped")] == [
         row["offline_steps"] for row in rows_of(tmp_path / "whole")
@@ -76,21 +82,79 @@ def test_a_run_that_stops_offline_goes_on_as_if_it_had_not(collected, tmp_path):
     assert same_weights(result.network.get_weights(), whole.network.get_weights())
 
 
-def test_targets_that_move_by_env_steps_move_offline_too(tmp_path):
-    dqn = al.DQN(learning_starts=0, updates_per_step=0.5, target_update_interval=40, minibatch_size=8, buffer_size=400)
-    config = al.TrainConfig(env="CartPole-v1", algorithm=dqn, total_steps=64, num_actors=0, run_dir=tmp_path, **SIZES)
-    al.train(config)
-    buffer = al.ReplayBuffer.load(tmp_path / "checkpoints/final")
-    network = al.load_network(tmp_path)
-    spaces = {"action_space": buffer.spaces.action_space, "observation_space": buffer.spaces.observation_space}
-    learner = al.Learner(network, dqn, total_steps=1000, buffer=buffer, **spaces)
-    moved = []
-    for _ in range(5):  # of 8 gradient steps, to which 16 env steps belong
-        before = learner._targets_at // 40
-        learner.learn(8)
-        moved.append(learner._targets_at // 40 - before)
-    assert learner.offline_steps == learner.gradient_steps == 40
-    assert moved == [0, 0, 0, 1, 0]
+def learner_of(buffer, algorithm, **options):
+    """A learner of the buffer's spaces with a small default network."""
+    spaces = buffer.spaces.observation_space, buffer.spaces.action_space
+    options |= algorithm.network_options(buffer.spaces.action)
+    network = al.default_network(*spaces, hidden_sizes=(8,), **options)
+    own = {"action_space": spaces[1], "observation_space": spaces[0], "buffer": buffer}
+    return al.Learner(network, algorithm, total_steps=1000, **own)
+
+
+def buffer_of_episodes(space, actions, *, steps=40, **options):
+    buffer = al.ReplayBuffer(Box(-1, 1, (3,), np.float32), space, 400, unroll_length=8)
+    rng = np.random.default_rng(0)
+    observations = rng.normal(size=(steps + 1, 3)).astype(np.float32).clip(-1, 1)
+    buffer.add_episode(observations, actions(rng, steps), rng.normal(size=steps), terminated=True, **options)
+    return buffer
+
+
+def test_targets_and_schedules_move_within_one_call():
+    """By the env steps to which the gradient steps would belong: here 1,024 of 512."""
+    buffer = buffer_of_episodes(Discrete(2), lambda rng, steps: rng.integers(0, 2, steps))
+    rate = keras.optimizers.schedules.PolynomialDecay(1e-2, decay_steps=1000, end_learning_rate=0.0)
+    dqn = {"learning_starts": 0, "updates_per_step": 0.5, "minibatch_size": 8, "buffer_size": 400}
+    learner = learner_of(buffer, al.DQN(learning_rate=rate, target_update_interval=300, **dqn))
+    first = [np.asarray(copy.value) for copy in learner._build_models().targets]
+    metrics = learner.learn(512)
+    assert learner.offline_steps == learner.gradient_steps == 512
+    assert metrics["learning_rate"] == pytest.approx(1e-2 * (1 - np.mean(np.arange(0, 512, 64)) / 1000), rel=1e-4)
+    targets = [np.asarray(copy.value) for copy in learner._models.targets]
+    weights = learner.network.get_weights()
+    assert not any(np.array_equal(a, b) for a, b in zip(targets[:2], first[:2], strict=True))
+    assert not same_weights(targets, weights)  # they have moved before the last call's steps
+    kept = learner_of(buffer, al.DQN(target_update_interval=10_000, **dqn))
+    first = [np.asarray(copy.value) for copy in kept._build_models().targets]
+    kept.learn(512)
+    assert same_weights([np.asarray(copy.value) for copy in kept._models.targets], first)
+
+
+@pytest.mark.parametrize("squashed", [True, False])
+def test_a_buffer_s_actions_are_converted_to_those_that_the_network_plays(squashed, tmp_path):
+    """SAC keeps actions before tanh; behaviour cloning and the others as the environment got them."""
+    space = Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32))
+    played = []
+
+    def actions(rng, steps):
+        played.append(rng.uniform(space.low, space.high, (steps, 2)).astype(np.float32))
+        return played[0]
+
+    buffer = buffer_of_episodes(space, actions, squashed=squashed)
+    buffer.save(tmp_path / "buffer")
+    fields = {"minibatch_size": 8, "learning_starts": 0, "buffer_size": 400}
+    for algorithm in (al.BC(**fields), al.SAC(**fields)):
+        kept = al.ReplayBuffer.load(tmp_path / "buffer")
+        assert kept.squashed is squashed
+        learner = learner_of(kept, algorithm)
+        rows = kept.sample(64)
+        found = rows.action
+        if isinstance(algorithm, al.SAC):
+            found = np.tanh(found) * (space.high - space.low) / 2 + (space.high + space.low) / 2
+        distance = np.abs(found[:, None] - played[0][None]).max(axis=-1).min(axis=1)
+        assert distance.max() < 1e-5
+        learner.learn(1)
+
+
+def test_cloning_has_a_gradient_where_means_are_beyond_the_bounds():
+    space = Box(-1, 1, (1,), np.float32)
+    buffer = buffer_of_episodes(space, lambda rng, steps: rng.uniform(-0.5, 0.5, (steps, 1)), squashed=False)
+    network = al.default_network(buffer.spaces.observation_space, space, hidden_sizes=(8,))
+    mean = network.get_layer("mean")
+    mean.set_weights([mean.get_weights()[0], np.array([-9.0], np.float32)])
+    spaces = {"action_space": space, "observation_space": buffer.spaces.observation_space}
+    algorithm = al.BC(learning_rate=0.1, minibatch_size=8, learning_starts=0, buffer_size=400)
+    learner = al.Learner(network, algorithm, total_steps=1000, buffer=buffer, **spaces)
+    assert learner.learn(64)["loss"] > 10 * learner.learn(64)["loss"]
 
 
 def test_statistics_of_observations_come_from_the_buffer(collected):

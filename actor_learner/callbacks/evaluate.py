@@ -140,5 +140,5 @@ class Evaluate(Callback):
         )
 
     def _recorded(self) -> Any:
-        folder = Path(self.run_dir) / "videos" / f"{self.learner.env_steps:010}"
+        folder = Path(self.run_dir) / "videos" / f"{self.learner.steps:010}"
         return recorded(self._factory, folder, self.video)

@@ -43,7 +43,7 @@ class WandB(Callback):
         WandB._unfinished = self._run if ours else None
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        self._run.log(dict(logs or {}), step=self.learner.env_steps)
+        self._run.log(dict(logs or {}), step=self.learner.steps)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         self._run.finish()

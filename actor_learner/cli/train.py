@@ -94,7 +94,8 @@ def _has_finished(config: TrainConfig) -> bool:
 
     start = check_resume(config)
     if start.finished:
-        print(f"The run has finished: it took its {config.all_steps:,} steps. A larger --total-steps continues it.")
+        longer = "--total-steps or --offline-steps" if config.offline_steps else "--total-steps"
+        print(f"The run has finished: it took its {config.all_steps:,} steps. A larger {longer} continues it.")
         print(_what_next(start.run.path))
     elif not config.quiet:
         where = "from the start" if start.checkpoint is None else f"after {start.state.env_steps:,} steps"
@@ -183,7 +184,7 @@ def _print_preset(arguments: argparse.Namespace, config: TrainConfig) -> None:
 
 def _what_next(run_dir: str | os.PathLike[str]) -> str:
     command, run = shlex.quote(own_command()), shlex.quote(str(run_dir))
-    next_commands = (f"evaluate {run}", f"plot {run} --output curve.png", f"report {run}")
+    next_commands = (f"evaluate {run}", f"plot {run}{_metric(Path(run_dir))} --output curve.png", f"report {run}")
     lines = [f"The run is in {run}. Next:", *(f"  {command} {words}" for words in next_commands)]
     if any(Path(run_dir).glob(f"{tensorboard.PREFIX}*")):
         folder, installed = shlex.quote(_folder_of_runs(Path(run_dir))), importlib.util.find_spec("tensorboard")
@@ -191,6 +192,16 @@ def _what_next(run_dir: str | os.PathLike[str]) -> str:
         missing = "" if installed else f", after {install_command('actor-learner[tensorboard]')}"
         lines.append(f"This run and those beside it: {viewer} --logdir {folder}{missing}")
     return "\n".join(lines)
+
+
+def _metric(run_dir: Path) -> str:
+    """Return the option of `plot` for a run without episodes, one that learned offline alone."""
+    from actor_learner.runs.directory import RunDirectory
+    from actor_learner.runs.metrics import last_metrics
+
+    found = last_metrics(RunDirectory(run_dir).metrics)
+    names = [name for name in ("evaluation/return_mean", "critic_loss", "loss") if name in found]
+    return f" --metric {names[0]}" if names and "episode_return" not in found else ""
 
 
 def _folder_of_runs(run_dir: Path) -> str:

@@ -201,7 +201,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     env_kwargs: Mapping[str, Any] = setting(dict, "environment", check=_env_kwargs)
     algorithm: Any = setting(PPO, "algorithm", help=f"{', '.join(BY_NAME)} or module:Class")
     total_steps: int = count(500_000, 0, effect="pace")
-    offline_steps: int = count(0, 0)
+    offline_steps: int = count(0, 0, effect="pace")
     unroll_length: int = count(None, 1, "actors")
     max_policy_lag: int = count(
         None,
@@ -283,7 +283,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         return self.total_steps + self.offline_steps
 
     def _begin_offline(self) -> None:
-        """Check a run that learns offline; it has no warm-up, and without env steps no actor."""
+        """Check a run that learns offline; it has no warm-up."""
         if not self.offline_steps:
             if not self.total_steps:
                 raise refusal("total_steps", "at least 1, or 0 with `offline_steps`", 0)
@@ -298,8 +298,6 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             other = "policies" if self.policies is not None else "self_play"
             raise ValueError(f"`offline_steps` and `{other}` exclude each other. Received: offline_steps={given}")
         object.__setattr__(self, "algorithm", dataclasses.replace(self.algorithm, learning_starts=0))
-        if not self.total_steps:
-            object.__setattr__(self, "num_actors", 0)
 
     def require_one_policy(self, what: str) -> None:
         """Raise ValueError for several policies. what: the command that is of one."""

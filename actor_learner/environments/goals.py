@@ -31,6 +31,8 @@ def goal_environment(factory: EnvFactory) -> Iterator[tuple[Any, Callable[..., A
         if not callable(function := getattr(env.unwrapped, "compute_reward", None)):
             text = f"`{factory.name}` has no method of this name"
             raise EnvError(f"`compute_reward`: {text}; {_GIVE}. Received: compute_reward=None")
+        with calling(f"env `{factory.name}`", "can't be reset:"):
+            env.reset()  # which some functions rely on
         yield env, function
     finally:
         env.close()

@@ -333,6 +333,11 @@ class Learner:
     def _progress_remaining(self) -> float:
         return 1.0 if not self.total_steps else max(0.0, 1.0 - self.steps / self.total_steps)
 
+    def extend(self, total_steps: int) -> None:
+        """Let the run have so many steps, by which epsilon and schedules go from now on."""
+        self.total_steps = total_steps
+        self._set_epsilon()
+
     def _set_epsilon(self) -> dict[str, float]:
         """Set the probability of random actions, which is published with the weights. Returns the metric."""
         epsilon = self.algorithm.epsilon(self.env_steps, self._progress_remaining)
@@ -536,7 +541,7 @@ class Learner:
 
     def _scheduled_at(self, progress_remaining: float) -> dict[str, float]:
         algorithm: Hyperparameters = self.algorithm
-        schedule = algorithm.scheduled_values(progress_remaining=progress_remaining, env_steps=self.env_steps)
+        schedule = algorithm.scheduled_values(progress_remaining=progress_remaining, env_steps=self.steps)
         if algorithm.clones_optimizer or not is_schedule(algorithm.learning_rate):
             schedule.pop("learning_rate", None)
         return schedule

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops, tree
 
 from actor_learner.algorithms.base import Evaluated
-from actor_learner.algorithms.q_learning import allowed_only
+from actor_learner.algorithms.q_learning import FORBIDDEN, allowed_only
 from actor_learner.learner import backend
 from actor_learner.learner.batch import CHUNK_NUMBERS, in_chunks, side_by_side, with_bootstrap_row
 from actor_learner.networks import contract
@@ -94,6 +94,7 @@ class NetworkCalls:
         seen = ops.zeros_like(batch["truncated"])
         if final:
             truncation_value, seen = self._truncation_values(final, batch, value)
+            seen = ops.logical_and(seen, truncation_value > FORBIDDEN / 2)  # else the mask forbids all
         return Evaluated(value, log_prob[:-1], truncation_value, self._known(batch, seen)), states
 
     def _known(self, batch: Mapping[str, Nest], seen: Tensor) -> Tensor | None:

@@ -78,10 +78,13 @@ class TrainedModels:
     def mode(self, parameters: Tensor) -> Tensor:
         return self._within_one(self._distribution.mode(parameters))
 
+    def mean(self, parameters: Tensor) -> Tensor:
+        return self._within_one(self._distribution.mode(parameters), clipped=False)
+
     def scaled(self, action: Nest) -> Tensor:
         return self._within_one(self._flatten(action))
 
-    def _within_one(self, leaves: Sequence[Tensor]) -> Tensor:
+    def _within_one(self, leaves: Sequence[Tensor], *, clipped: bool = True) -> Tensor:
         rows = [
             ops.reshape(values, (-1, math.prod(leaf.shape))) for leaf, values in zip(self._leaves, leaves, strict=True)
         ]
@@ -92,7 +95,8 @@ class TrainedModels:
             np.concatenate([np.asarray(getattr(leaf.space, bound), np.float32).reshape(-1) for leaf in self._leaves])
             for bound in ("low", "high")
         )
-        return ops.clip((action - (low / 2 + high / 2)) / (high / 2 - low / 2), -1.0, 1.0)
+        scaled = (action - (low / 2 + high / 2)) / (high / 2 - low / 2)
+        return ops.clip(scaled, -1.0, 1.0) if clipped else scaled
 
     def critic_outputs(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
         found = []

@@ -9,6 +9,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,13 @@ class ReplayLearner(Learner):
         self._due_from = algorithm.learning_starts, 0
 
     def use_buffer(self, buffer: Any) -> None:
-        """Take a buffer, which may hold rows already. Raises ValueError if its settings differ from the algorithm's."""
+        """Take a buffer, which may hold rows already.
+
+        Its rows get the algorithm's hindsight, and actions with bounds are converted to before tanh, or back, where
+        the network's differ from those that it keeps.
+
+        Raises ValueError if its settings differ from the algorithm's.
+        """
         if not isinstance(buffer, ReplayBuffer):
             raise refusal("buffer", "an al.ReplayBuffer", buffer)
         spaces = self.spaces
@@ -127,15 +134,17 @@ class ReplayLearner(Learner):
                 f"`buffer` keeps returns and priorities of its own, which must be the algorithm's: make it with "
                 f"{wanted}. Received: a buffer with {kept}"
             )
-        kept, wanted = (
-            None if one is None else (one.strategy, one.goals) for one in (buffer.hindsight, self.hindsight)
-        )
-        if kept != wanted:
-            raise ValueError(
-                "`buffer` must have the algorithm's hindsight, without which it doesn't keep where episodes end: make "
-                f"it with hindsight={self.hindsight}. Received: a buffer with hindsight={buffer.hindsight}"
-            )
+        hindsight = self.hindsight
+        if hindsight is not None and hindsight.compute_reward is None and buffer.hindsight is not None:
+            hindsight = replace(hindsight, compute_reward=buffer.hindsight.compute_reward)
+        buffer.use_hindsight(hindsight)
+        buffer.keep_squashed(self._squashes)
         self.buffer = buffer
+
+    @property
+    def _squashes(self) -> bool:
+        """True if trajectories have actions before tanh."""
+        return contract.distribution_and_hold(self.network)[0] == "squashed"
 
     @property
     def hindsight(self) -> Hindsight | None:
@@ -180,6 +189,7 @@ class ReplayLearner(Learner):
                 hindsight=self.hindsight,
                 seed=self._seed,
             )
+            self.buffer.keep_squashed(self._squashes)
         return self.buffer
 
     def update(self, trajectory: Trajectory, *, on_policy: Any = False) -> dict[str, float]:
@@ -209,6 +219,8 @@ class ReplayLearner(Learner):
             raise no_valid_row(valid)
         if trajectory.action_mask is not None and not buffer.spaces.masked:
             raise ValueError("`action_mask` is new: the replay buffer keeps none. Received: a batch with masks")
+        if self.hindsight is not None and not self.env_steps:
+            _warn_of_long_episodes(trajectory)
         columns = buffer.add(trajectory)
         after = self.env_steps + env_steps
         due = min(self._owed(after), _MAX_BATCHES * max(1, self.algorithm.due(valid.size)))
@@ -233,6 +245,8 @@ class ReplayLearner(Learner):
         as if `updates_per_step` of the gradient steps belonged to each env step. The first call sets the statistics of
         observations by rows of the buffer, if there are none yet. An undone call counts nothing.
 
+        One compiled call takes up to 64 steps; targets and schedules move between these calls.
+
         Raises ValueError without a buffer that has rows; MemoryError if the device has too little memory.
         """
         steps = check_count("steps", steps)
@@ -246,10 +260,9 @@ class ReplayLearner(Learner):
         with self._explaining_memory_errors((buffer.unroll_length, 1)), self._on_device():
             self._begin_statistics(buffer)
             self.not_finite = ()
-            result = self._learn(update, compiled, buffer, steps, self.env_steps, np.zeros(0, np.int64))
+            result = self._learn(update, compiled, buffer, steps, self.env_steps, np.zeros(0, np.int64), offline=True)
         if "undone" in result:
             return result
-        self.offline_steps += steps
         starts, taken = self._due_from
         self._due_from = starts, taken + steps
         self.updates += 1
@@ -274,19 +287,20 @@ class ReplayLearner(Learner):
         due: int,
         env_steps: int,
         columns: Array,
+        *,
+        offline: bool = False,
     ) -> dict[str, float]:
         """Take gradient steps, in as many calls as they need. Returns means of the metrics; none without a step.
 
-        env_steps: those to which targets move before the first step. columns: of the buffer, the newest batch's.
+        env_steps: after the newest batch. columns: of the buffer, the newest batch's. offline: count `offline_steps`.
         """
-        env_steps += round(self.offline_steps / self.algorithm.updates_per_step)
         counts = self._counts(buffer, due)
-        first, targets_at = self.gradient_steps, self._targets_at
+        first, before_offline, targets_at = self.gradient_steps, self.offline_steps, self._targets_at
         before = Snapshot(update.state if len(counts) > 1 else ())  # a call undoes itself, not those before it
         sums: dict[str, float] = defaultdict(float)
         for indices, fields, next_are_there in self._draw(buffer, counts):
-            count = len(indices)
-            move = self.algorithm.move_before_update(min(self._targets_at, env_steps), env_steps)
+            count, target_steps = len(indices), self._target_steps(env_steps)
+            move = self.algorithm.move_before_update(min(self._targets_at, target_steps), target_steps)
             numbers = np.int32(count), np.float32(move), self._schedule()
             others = packed((self._noise(*indices.shape), None), (numbers, None))
             values, finite, errors = compiled(fields, others)
@@ -296,17 +310,22 @@ class ReplayLearner(Learner):
                 self.not_finite = tuple(itertools.compress(update.checked_names, ~backend.to_numpy(finite)))
                 buffer.discard(_broken_columns(buffer, indices, backend.to_numpy(errors)[:count], columns))
                 before.put_back()
-                self.gradient_steps, self._targets_at = first, targets_at
+                self.gradient_steps, self.offline_steps, self._targets_at = first, before_offline, targets_at
                 return result
             del result["undone"]
             if self.algorithm.priority_exponent is not None:
                 buffer.update_priorities(indices, backend.to_numpy(errors)[:count])
-            self._targets_at = max(self._targets_at, env_steps)
+            self._targets_at = max(self._targets_at, target_steps)
             self.gradient_steps += count
+            self.offline_steps += count if offline else 0
             for name, value in result.items():
                 sums[name] += value * count
         steps = {name: self._steps_since(first, update, name) for name in sums}
         return {name: value / steps[name] for name, value in sums.items() if steps[name]}
+
+    def _target_steps(self, env_steps: int) -> int:
+        """Return the env steps by which targets move: with those to which the gradient steps offline would belong."""
+        return env_steps + round(self.offline_steps / self.algorithm.updates_per_step)
 
     def _steps_since(self, first: int, update: ReplayUpdate, name: str) -> int:
         """Return how many of the gradient steps since the `first` give a metric."""
@@ -330,25 +349,28 @@ class ReplayLearner(Learner):
         Call it before priorities are renewed: then two runs draw the same rows.
         """
         if len(counts) <= 1:
-            yield from ((*self._send(buffer, count), lambda: None) for count in counts)
+            yield from ((*self._send(buffer, count, self._importance), lambda: None) for count in counts)
             return
         with ThreadPoolExecutor(1) as thread:
-            coming = thread.submit(self._send, buffer, counts[0])
+            coming = thread.submit(self._send, buffer, counts[0], self._importance)
             for following in (*counts[1:], None):
                 found = coming.result()
                 if following is not None:
-                    coming = thread.submit(self._send, buffer, following)
+                    coming = thread.submit(self._send, buffer, following, self._importance)
                 yield *found, coming.result
 
-    def _send(self, buffer: ReplayBuffer, count: int) -> tuple[Array, Packed]:
+    @property
+    def _importance(self) -> float:
+        return self.algorithm.importance_exponent(self._progress_remaining)
+
+    def _send(self, buffer: ReplayBuffer, count: int, importance: float) -> tuple[Array, Packed]:
         """Draw minibatches. Returns their indices, and their fields on the device. Any thread may call it."""
-        rows = self._sample(buffer, count)
+        rows = self._sample(buffer, count, importance)
         with self._on_device():
             return rows.indices, sent(packed((self._fields(rows), None)))
 
-    def _sample(self, buffer: ReplayBuffer, count: int) -> Minibatches:
-        exponent = self.algorithm.importance_exponent(self._progress_remaining)
-        return buffer.sample(self.algorithm.minibatch_size, count, importance_exponent=exponent)
+    def _sample(self, buffer: ReplayBuffer, count: int, importance: float) -> Minibatches:
+        return buffer.sample(self.algorithm.minibatch_size, count, importance_exponent=importance)
 
     def _fields(self, rows: Minibatches) -> dict[str, Any]:
         """Return the fields of minibatches `[K, M, ...]`, with zeros for minibatches that are missing."""
@@ -602,9 +624,21 @@ class ReplayLearner(Learner):
         algorithm = self.algorithm
         rows = max(algorithm.learning_starts, min(self.env_steps, algorithm.buffer_size) // 10)
         if self.total_steps is not None:
-            rows = min(rows, max(0, self.total_steps - self.env_steps) // 2)
+            rows = min(rows, max(0, self.total_steps - self.steps) // 2)
         self._due_from = self.env_steps + rows, self.gradient_steps
         self._refills = False
+
+
+def _warn_of_long_episodes(trajectory: Trajectory) -> None:
+    """Warn if few columns of a batch hold the end of an episode, with which goals for hindsight end."""
+    ends = np.any(np.asarray(trajectory.terminated, bool) | np.asarray(trajectory.truncated, bool), axis=0)
+    if ends.mean() < 0.5:
+        warnings.warn(
+            "`unroll_length` should be as long as an episode, because goals are those of the same unroll. Received: "
+            f"unroll_length={len(trajectory.reward)}, and an episode's end in {ends.sum()} of {len(ends)} columns",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _broken_columns(buffer: ReplayBuffer, indices: Array, errors: Array, newest: Array) -> Array:

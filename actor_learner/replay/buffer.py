@@ -14,7 +14,7 @@ import numpy as np
 
 from actor_learner.replay import minari_datasets
 from actor_learner.replay.columns import ColumnStore
-from actor_learner.replay.episodes import episode
+from actor_learner.replay.episodes import after_tanh, before_tanh, episode
 from actor_learner.replay.hindsight import ACHIEVED, DESIRED, ComputeReward, Hindsight, with_last_observations
 from actor_learner.replay.pieces import columns_of, pieces
 from actor_learner.replay.rows import Frames
@@ -121,8 +121,11 @@ class ReplayBuffer:
         if check_count("capacity", capacity) < unroll_length:
             raise refusal("capacity", f"at least `unroll_length`, {unroll_length}: it counts env steps", capacity)
         self.hindsight = hindsight
+        self._has_episodes = hindsight is not None
         if hindsight is not None:
             self._check_hindsight(hindsight)
+        self.squashed: bool | None = None
+        """Whether actions with bounds are kept before tanh, as SAC plays them; None: not known."""
         self._columns = capacity // unroll_length
         self.capacity = self._columns * unroll_length
         seeds = np.random.SeedSequence([check_count("seed", seed, 0), 0xB0FFE2])
@@ -134,8 +137,32 @@ class ReplayBuffer:
         self._added = self._filled = 0
 
     def _store(self, columns: int) -> ColumnStore:
-        hindsight = self.hindsight is not None
-        return ColumnStore(self.spaces, self.unroll_length, columns, self._stacked, hindsight=hindsight)
+        episodes = self._has_episodes
+        return ColumnStore(self.spaces, self.unroll_length, columns, self._stacked, hindsight=episodes)
+
+    def use_hindsight(self, hindsight: Hindsight | None) -> None:
+        """Let drawn rows get other goals from now on; None: they keep theirs.
+
+        Raises ValueError for a buffer that was made without hindsight, which doesn't keep where episodes end.
+        """
+        if hindsight is not None:
+            if not self._has_episodes:
+                raise ValueError(
+                    "`buffer` must have been made with hindsight: one without doesn't keep where episodes end. "
+                    "Received: a buffer with hindsight=None"
+                )
+            self._check_hindsight(hindsight)
+        self.hindsight = hindsight
+
+    def keep_squashed(self, squashed: bool) -> None:
+        """Keep actions with bounds before tanh, as SAC plays them, or as the environment gets them.
+
+        Actions that are known to be kept in the other way are converted.
+        """
+        if self.squashed not in (None, squashed) and self._filled:
+            self._stored.convert_actions(before_tanh if squashed else after_tanh)
+            self._begin_columns()  # files hold the others
+        self.squashed = squashed
 
     def _check_hindsight(self, hindsight: Hindsight) -> None:
         if not isinstance(hindsight, Hindsight):
@@ -204,6 +231,8 @@ class ReplayBuffer:
         Raises ValueError as `add` does.
         """
         options: dict[str, Any] = {"terminated": terminated, "action_masks": action_masks, "squashed": squashed}
+        if squashed is not None:
+            self.keep_squashed(squashed)
         return self._keep(self._check(episode(self.spaces, observations, actions, rewards, **options)))
 
     @classmethod
@@ -366,7 +395,8 @@ class ReplayBuffer:
         Args:
             directory: where it was saved.
             capacity: the number of newest env steps to keep, rounded down to whole columns; None: the saved capacity.
-            compute_reward: the function of `Hindsight`, for a buffer that has one: files don't hold functions.
+            compute_reward: the function of `Hindsight`, for a buffer with hindsight: files don't hold functions. None:
+                rows keep their goals.
 
         Raises ValueError if there is none, or if it is damaged; MemoryError if it doesn't fit into memory.
         """
@@ -409,7 +439,8 @@ class ReplayBuffer:
         """Return the arguments, counters and random state as JSON types, for `described`."""
         names = "unroll_length n_step gamma clip_reward priority_exponent".split()
         hindsight = self.hindsight
-        goals = {} if hindsight is None else {"hindsight": [hindsight.strategy, hindsight.goals]}
+        goals = {"hindsight": None if hindsight is None else [hindsight.strategy, hindsight.goals]}
+        goals = goals if self._has_episodes else {}
         return {
             "name": self._name,
             "spaces": self.spaces.to_json(),
@@ -420,22 +451,27 @@ class ReplayBuffer:
             "filled": self._filled,
             "largest_priority": self._sampler.largest_priority,
             "random_state": self._sampler.rng.bit_generator.state,
+            "squashed": self.squashed,
             **goals,
         }
 
     @classmethod
     def described(cls, description: Mapping[str, Any], *, compute_reward: ComputeReward | None = None) -> ReplayBuffer:
         """Return the buffer of `describe`, whose columns and marks are to be put in. compute_reward: see `load`."""
-        goals = description.get("hindsight")
         spaces = Spaces.from_json(description["spaces"]).gymnasium
         buffer = cls(
             spaces.observation_space,
             spaces.action_space,
             action_masks=spaces.masked,
-            hindsight=None if goals is None else Hindsight(goals[0], goals[1], compute_reward),
             stacked_frames=any(found is not None for found in description["stacked"]),
             **description["arguments"],
         )
+        buffer.squashed = description.get("squashed")
+        if "hindsight" in description:
+            buffer._has_episodes = True
+            buffer._stored = buffer._store(buffer._columns)
+            if (goals := description["hindsight"]) is not None and compute_reward is not None:
+                buffer.use_hindsight(Hindsight(goals[0], goals[1], compute_reward))
         buffer._stacked = description["stacked_frames"]
         stored = buffer._stored.observation
         for place, evidence in enumerate(description["stacked"]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from actor_learner.replay.pieces import masks_of
 from actor_learner.replay.rows import Frames, LeafStore, leaf_store, of_columns
 from actor_learner.replay.targets import Targets
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import Leaf
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.types import Array
 
@@ -129,6 +130,12 @@ class ColumnStore:
         after = self.bootstrap_row.reshape(-1).take(row * self.count + column).astype(np.int64)
         place = [leaf.path for leaf in self._spaces.observation.leaves].index((ACHIEVED,))
         return self.observation[place].take(after, column)
+
+    def convert_actions(self, convert: Callable[[Leaf, Array], Array]) -> None:
+        """Replace the actions of Boxes with bounds by what a function returns for them."""
+        for leaf, stored in zip(self._spaces.action.leaves, self._action, strict=True):
+            if leaf.is_bounded_box:
+                stored[...] = convert(leaf, stored)
 
     def reorder(self, order: Array) -> None:
         """Keep these columns alone, in this order, where -1 stands for an empty one."""

@@ -87,8 +87,25 @@ def _leaf(leaf: Leaf, column: Sequence[Any], squashed: bool) -> Array:
     if leaf.start is not None:
         values = values - leaf.start
     if squashed and leaf.is_bounded_box:
-        low, high = (np.asarray(bound, np.float64) for bound in (leaf.space.low, leaf.space.high))
-        within_one = (values - (low / 2 + high / 2)) / (high / 2 - low / 2)
-        values = np.arctanh(np.clip(within_one, -_NEAR_BOUNDS, _NEAR_BOUNDS))
+        values = before_tanh(leaf, values)
     check_values(leaf, values)
     return values.astype(leaf.dtype) if leaf.dtype.kind == "f" or values.dtype.kind == leaf.dtype.kind else values
+
+
+def before_tanh(leaf: Leaf, action: Array) -> Array:
+    """Return what a policy that squashes by tanh has drawn where a Box with bounds got an action `[..., *shape]`."""
+    centre, half = _middle(leaf)
+    return np.arctanh(np.clip((action - centre) / half, -_NEAR_BOUNDS, _NEAR_BOUNDS))
+
+
+def after_tanh(leaf: Leaf, action: Array) -> Array:
+    """Return the action that a Box with bounds gets of one before tanh, `[..., *shape]`."""
+    centre, half = _middle(leaf)
+    found: Array = centre + half * np.tanh(action)
+    return found
+
+
+def _middle(leaf: Leaf) -> tuple[Array, Array]:
+    """Return the centre of a Box's bounds, and half of their distance."""
+    low, high = (np.asarray(bound, np.float64) for bound in (leaf.space.low, leaf.space.high))
+    return low / 2 + high / 2, high / 2 - low / 2

@@ -179,7 +179,7 @@ def _range(actors: Sequence[Process]) -> Text:
 
 
 def _events(status: RunStatus) -> list[Text]:
-    lag = f"policy lag {status.policy_lag:.1f}"
+    lag = "" if math.isnan(status.policy_lag) else f"policy lag {status.policy_lag:.1f}"
     if status.policy_lag_max > status.policy_lag:
         lag += f" (at most {status.policy_lag_max:.0f})"
     return [

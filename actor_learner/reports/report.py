@@ -168,13 +168,15 @@ def _figures(rows: Sequence[Mapping[str, Any]], config: RecordedConfig) -> list[
     steps, seconds = last.get("env_steps", 0), last.get("time_seconds", math.nan)
     planned = config.integer("total_steps")
     offline = last.get("offline_steps")
+    without_steps = [row["time_seconds"] for row in rows if row.get("offline_steps") and not row.get("env_steps")]
+    stepping = seconds - max(without_steps, default=0.0)
     figures = [
         ("return, last 100 episodes", _number(last.get("episode_return", math.nan))),
         ("env steps", _number(steps) + (f" of {planned:,}" if planned is not None and planned > steps else "")),
         ("gradient steps offline", "" if offline is None else _number(offline)),
         ("updates", _number(last.get("updates", math.nan))),
         ("time", _time(seconds)),
-        ("env steps per second", _number(steps / seconds) if seconds > 0 else ""),
+        ("env steps per second", _number(steps / stepping) if steps and stepping > 0 else ""),
         ("actor restarts", _number(last.get("actor_restarts", math.nan))),
     ]
     return [(name, text) for name, text in figures if text]

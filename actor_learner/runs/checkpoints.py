@@ -44,6 +44,7 @@ class RunState:
     """The state of a run beside its learner."""
 
     env_steps: int = 0
+    offline_steps: int = 0  # gradient steps before the first env step
     updates: int = 0
     time_seconds: float = 0.0  # of training, earlier processes included
     actor_restarts: int = 0
@@ -87,7 +88,7 @@ class RunState:
 
     def _check(self) -> None:
         """Raise ValueError or TypeError for values that no run has."""
-        for name in ("env_steps", "updates", "actor_restarts", "metrics_size"):
+        for name in ("env_steps", "offline_steps", "updates", "actor_restarts", "metrics_size"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 0:
                 raise ValueError(f"{name} must be a count")
         if type(self.best) is not bool or type(self.milestone) is not bool:

@@ -29,7 +29,7 @@ METRICS = {
     "advantage_weight": "mean weight of recorded actions in the policy's loss: exp(temperature x advantage), bounded",
     "rho": "mean importance weight of the batch, not above `rho_clip`; 1 on-policy",
     "rho_clip_fraction": "share of rows whose importance weight is clipped to `rho_clip`",
-    "critic_loss": "half of the mean squared error of the critics, or TQC's quantile loss, summed over them",
+    "critic_loss": "mean squared error of the critics (SAC: half of it; TQC: the quantile loss), summed over them",
     "q_value": "mean value of the actions in the drawn rows",
     "td_error": "mean absolute difference between targets and values",
     "ent_coef": "weight of the entropy",

@@ -85,7 +85,7 @@ class Recorder:
         self._first = start.state
         self._saved, self._has_checkpoint = start.state, start.checkpoint is not None
         self._tried_at = self._tried_updates = -math.inf
-        self._tried_env_steps = start.state.env_steps
+        self._tried_steps = start.state.env_steps + start.state.offline_steps
         self._failed = self._updating = False
         self._learned: list[np.ndarray[Any, Any]] | None = None
         self._undone_in_a_row: Counter[str] = Counter()  # by policy
@@ -206,9 +206,10 @@ class Recorder:
         """Raise RuntimeError after `max_undone_updates` in a row."""
         count = max(self._undone_in_a_row.values(), default=0)
         if count >= self._config.max_undone_updates:
+            where = f"; {self._run.incidents} holds their batches" if self._run.incidents.exists() else ""
             raise RuntimeError(
                 f"{count} updates in a row were not finite and were undone "
-                f"({_first_names(self._learner.not_finite)}); {self._run.incidents} holds their batches. "
+                f"({_first_names(self._learner.not_finite)}){where}. "
                 "A lower learning_rate, a max_grad_norm or scaled rewards may help. Received: "
                 f"max_undone_updates={self._config.max_undone_updates}"
             )
@@ -218,7 +219,7 @@ class Recorder:
         minutes, updates = self._config.checkpoint_minutes, self._config.checkpoint_updates
         by_time = minutes is not None and time.monotonic() - self._tried_at >= 60 * minutes
         by_updates = updates is not None and self._learner.updates - self._tried_updates >= updates
-        if by_time or by_updates or self._reaches_milestone(since=self._tried_env_steps):
+        if by_time or by_updates or self._reaches_milestone(since=self._tried_steps):
             self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -232,7 +233,7 @@ class Recorder:
         if has_other_weights or not all(np.isfinite(weight).all() for weight in weights):
             return
         self._tried_at, self._tried_updates = time.monotonic(), self._learner.updates
-        self._tried_env_steps = self._learner.env_steps
+        self._tried_steps = self._learner.steps
         try:
             state = self._state()
             self._checkpoints.write(state, self._write_parts)
@@ -312,13 +313,14 @@ class Recorder:
         best = now is not None and (best_return is None or now > best_return)
         return RunState(
             env_steps=self._learner.env_steps,
+            offline_steps=self._learner.offline_steps,
             updates=self._learner.updates,
             time_seconds=time.perf_counter() - self._started,
             actor_restarts=self._first.actor_restarts + self._actors.restart_count,
             episodes={name: list(values) for name, values in self._windows.items()},
             best_return=now if best else best_return,
             best=best,
-            milestone=self._reaches_milestone(since=self._saved.env_steps),
+            milestone=self._reaches_milestone(since=self._saved.env_steps + self._saved.offline_steps),
             metrics_size=self._metrics.sync(),
             event_files=event_files(self._run.path),
             calls=self._actors.calls,
@@ -328,7 +330,7 @@ class Recorder:
 
     def _reaches_milestone(self, since: int) -> bool:
         steps = self._config.milestone_steps
-        return steps is not None and self._learner.env_steps // steps > since // steps
+        return steps is not None and self._learner.steps // steps > since // steps
 
     def _episode_metrics(self) -> dict[str, float]:
         found = {}

@@ -185,9 +185,10 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
         orders = [list(each[name]) if isinstance(each.get(name), Mapping) else [] for each in (recorded, given)]
         if sorted(orders[0]) == sorted(orders[1]) and orders[0] != orders[1]:
             differences.append(_difference(f"the order of {name}", *orders))
-    steps = recorded.integer("total_steps")
-    if steps is not None and config.total_steps < steps:
-        differences.append(_difference("total_steps (which may grow)", steps, config.total_steps))
+    for name in ("total_steps", "offline_steps"):
+        steps = recorded.integer(name)
+        if steps is not None and getattr(config, name) < steps:
+            differences.append(_difference(f"{name} (which may grow)", steps, getattr(config, name)))
     before, now = recorded.num_envs, given.num_envs
     if before is not None and before != now:
         differences.append(_difference("the number of environments", before, now))

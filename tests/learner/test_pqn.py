@@ -142,6 +142,17 @@ def test_a_truncated_row_has_the_value_of_the_best_allowed_action_after_it():
     assert known[~others].all()
 
 
+def test_a_row_before_an_observation_that_allows_nothing_is_not_learned():
+    """Its episode was cut off there, so that nobody had to act on it."""
+    trajectory, network = masked_trajectory("observation"), linear_values()
+    row, column = np.argwhere(trajectory.truncated)[0]
+    last = {"observation": np.ones((4, 4), np.float32), MASK_KEY: np.zeros((4, 4), np.int8)}
+    final_row = np.full(4, -1, np.int32)
+    final_row[column] = row
+    found = evaluated(network, trajectory._replace(final_observation=last, final_row=final_row), SEEN)
+    assert not ops.convert_to_numpy(found.known)[row, column]
+
+
 def test_every_value_is_known_without_masks():
     assert evaluated(linear_values(), random_trajectory(FOUR)).known is None
 

@@ -563,7 +563,7 @@ def test_a_call_of_many_gradient_steps_is_as_many_calls_of_one(make, monkeypatch
         learner = make_learner(make(updates_per_step=1.0))
         calls = []
 
-        def sample(buffer, count):
+        def sample(buffer, count, _):
             first = sum(calls) % 32
             calls.append(count)
             rows = np.random.default_rng(0).choice(np.flatnonzero(buffer._sampler.usable), (32, 16))
@@ -758,9 +758,9 @@ def breaks_in_call(number, learner, monkeypatch):
     monkeypatch.setattr(replay, "_MAX_STEPS", 8)
     calls = []
 
-    def sample(buffer, count, draw=learner._sample):
+    def sample(buffer, count, importance, draw=learner._sample):
         calls.append(count)
-        rows = draw(buffer, count)
+        rows = draw(buffer, count, importance)
         return rows._replace(reward=np.full_like(rows.reward, np.nan)) if len(calls) == number else rows
 
     monkeypatch.setattr(learner, "_sample", sample)

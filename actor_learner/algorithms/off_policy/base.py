@@ -43,6 +43,9 @@ class Models(Protocol):
     def mode(self, parameters: Tensor) -> Tensor:
         """Return the most likely actions within -1 and 1, `[M, d]`."""
 
+    def mean(self, parameters: Tensor) -> Tensor:
+        """Return the means of actions in units in which bounds are -1 and 1, `[M, d]`; some may be beyond these."""
+
     def scaled(self, action: Nest) -> Tensor:
         """Return a trajectory's actions as critics see them, `[M, d]`, within -1 and 1."""
 

@@ -57,7 +57,7 @@ class BC(OffPolicy):
 
         parameters = models.parameters(minibatch["observation"])
         if models.bounded:
-            of_row = ops.sum(ops.square(models.mode(parameters) - models.scaled(minibatch["action"])), axis=-1)
+            of_row = ops.sum(ops.square(models.mean(parameters) - models.scaled(minibatch["action"])), axis=-1)
         else:
             of_row = -models.log_prob(parameters, minibatch["action"], minibatch.get("action_mask"))
         loss = ops.mean(minibatch["weight"] * of_row)
