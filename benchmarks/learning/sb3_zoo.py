@@ -1,6 +1,6 @@
-"""Trains Stable-Baselines3's PPO or SAC with the Zoo's settings, and evaluates it as `actor-learner evaluate` does.
+"""Trains Stable-Baselines3's PPO or SAC, or SBX's SAC or TQC, with the Zoo's settings, and evaluates it as `actor-learner evaluate` does.
 
-Environments without velocities are learned by SB3-contrib's RecurrentPPO. SAC is SB3's or SBX's, on one environment.
+Environments without velocities are learned by SB3-contrib's RecurrentPPO. SAC and TQC learn on one environment.
 Run by the interpreter of a venv with all of them: `python -m benchmarks.learning.sb3_zoo LIBRARY ALGORITHM ENV SEED
 STEPS EPISODES`; prints JSON.
 """
@@ -62,8 +62,8 @@ def main() -> None:
     if normalize:
         envs = VecNormalize(envs, gamma=settings["gamma"])
     kind: Any = PPO if without_velocity is None else RecurrentPPO
-    if algorithm == "sac":
-        kind = importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[library]).SAC
+    if algorithm != "ppo":
+        kind = getattr(importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[library]), algorithm.upper())
     policy = "MlpPolicy" if without_velocity is None else "MlpLstmPolicy"
     model: Any = kind(policy, envs, device="cpu", seed=seed, **settings).learn(steps)
     played: Any = make_vec_env(made, n_envs=1, seed=1000)

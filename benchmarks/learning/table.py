@@ -11,6 +11,7 @@ its venv, which is made on first use (`--venvs`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -150,7 +151,7 @@ class Runner:
             "training_return_at": training_returns(metrics, {published.steps for published in row.published}),
             "env_steps": metrics[-1]["env_steps"],
             "seconds": seconds,
-            "versions": {"Python": platform.python_version()} | {n: importlib.metadata.version(n) for n in PACKAGES},
+            "versions": {"Python": platform.python_version()} | _installed(PACKAGES),
         }
 
     def _run_sb3(self, row: Row, seed: int, core: int) -> Figures:
@@ -170,6 +171,15 @@ class Runner:
             "seconds": time.perf_counter() - started,
             "versions": versions(self.sb3, PEER_PACKAGES[row.library]),
         }
+
+
+def _installed(names: Sequence[str]) -> dict[str, str]:
+    """Return the versions of those of these packages that are there."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def training_returns(metrics: Sequence[Figures], steps: set[int]) -> dict[str, float]:
