@@ -1,8 +1,8 @@
-"""Trains Stable-Baselines3's PPO or SAC, or SBX's SAC or TQC, with the Zoo's settings, and evaluates it as `actor-learner evaluate` does.
+"""Trains Stable-Baselines3's PPO or SAC, or SBX's SAC or TQC, with the Zoo's settings, and evaluates the policy.
 
-Environments without velocities are learned by SB3-contrib's RecurrentPPO. SAC and TQC learn on one environment.
-Run by the interpreter of a venv with all of them: `python -m benchmarks.learning.sb3_zoo LIBRARY ALGORITHM ENV SEED
-STEPS EPISODES`; prints JSON.
+The evaluation is that of `actor-learner evaluate`. Environments without velocities are learned by SB3-contrib's
+RecurrentPPO. SAC and TQC learn on one environment. Run by the interpreter of a venv with all of them: `python -m
+benchmarks.learning.sb3_zoo LIBRARY ALGORITHM ENV SEED STEPS EPISODES`; prints JSON.
 """
 
 from __future__ import annotations
