@@ -418,7 +418,7 @@ COMPLETED = {
     "tra": "train",
     "train --clip-range": "--clip-range --clip-range-vf",
     "train --rho": "--rho-clip",
-    "train --algorithm i": "impala",
+    "train --algorithm im": "impala",
     "train HalfC": "HalfCheetah-v5",
     "train --device c": "cpu",
     "evaluate fol": "folder",
