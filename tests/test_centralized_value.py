@@ -12,7 +12,7 @@ from actor_learner.networks.contract import call_network
 from actor_learner.policy.export.exporting import export_policy
 from tests.support.agents_game import LastStanding
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_xla")]
 
 
 class Watched(LastStanding):

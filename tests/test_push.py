@@ -24,7 +24,7 @@ from tests.support.hub_server import READER, Repository, running_hub
 from tests.support.run_files import append_metrics, create_ended_run
 
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub, of the extra [hub]")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_xla")]
 
 ENV = "tests.support.counting_env:CountingEnv"  # each episode returns 10, and nothing is drawn
 FILES = ["README.md", "config.json", "curve.png", "metrics.jsonl", "network.keras"]

@@ -15,7 +15,7 @@ from actor_learner.cli import main
 from actor_learner.runs.metrics import has_undone
 from tests.support.hunt_game import Hunt
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_xla")]
 
 HUNT = "tests.support.hunt_game:Hunt"
 RULE = {"hunter_*": "hunter", "*": "prey"}
