@@ -164,7 +164,7 @@ CASES = {
     "sac": (BOUNDED, PLANE, {}, lambda: al.SAC(**OFTEN), 32, 8, 3),
     "td3": (BOUNDED, PLANE, {}, lambda: al.TD3(**OFTEN), 32, 8, 3),
     "iql": (BOUNDED, PLANE, {}, lambda: al.IQL(**OFTEN), 32, 8, 3),
-    "tqc": (BOUNDED, PLANE, {}, lambda: al.TQC(**OFTEN, num_critics=3), 32, 8, 3),
+    "tqc": (BOUNDED, PLANE, {}, lambda: al.TQC(**OFTEN, num_critics=3), 32, 8, 1),
     "images": (
         IMAGE,
         Discrete(6),
