@@ -6,11 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from actor_learner.algorithms.base import Algorithm, Evaluate
-from actor_learner.algorithms.hyperparameters import RewardOptions, hyperparameter
+from actor_learner.algorithms.base import Evaluate, OnPolicy
+from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.schedules import Schedule
-from actor_learner.algorithms.source import ShuffledEpochs
-from actor_learner.system.fields import check_clip_reward, check_count, check_flag, check_number
+from actor_learner.system.fields import check_flag, check_number
 from actor_learner.system.types import Tensor
 
 if TYPE_CHECKING:
@@ -18,35 +17,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorCritic(Algorithm):
+class ActorCritic(OnPolicy):
     """The hyperparameters of PPO, A2C and IMPALA, and advantages by GAE.
 
     A subclass overrides `loss`, `targets` or both.
     """
 
-    gamma: float = hyperparameter(0.99, "discount factor, 0 to 1")
     gae_lambda: float = hyperparameter(0.95, "trade-off of bias and variance in GAE, 0 to 1")
     ent_coef: Schedule = hyperparameter(0.0, "weight of the entropy bonus, or a schedule")
     vf_coef: float = hyperparameter(0.5, "weight of the value loss")
     normalize_advantage: bool = hyperparameter(False, "normalize advantages within each minibatch")
-    normalize_reward: bool = hyperparameter(False, "divide rewards by the running std of the discounted return")
-    clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound to which rewards are clipped")
-    epochs: int = hyperparameter(1, "passes over each batch")
-    minibatch_size: int | None = hyperparameter(None, "rows in a minibatch; none: the whole batch")
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate", "ent_coef")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_number("ent_coef")
-        for name in ("gamma", "gae_lambda"):
-            check_number(name, getattr(self, name), least=0, most=1)
+        check_number("gae_lambda", self.gae_lambda, least=0, most=1)
         check_number("vf_coef", self.vf_coef)
-        for name in ("normalize_advantage", "normalize_reward"):
-            check_flag(name, getattr(self, name))
-        check_count("epochs", self.epochs)
-        check_count("minibatch_size", self.minibatch_size, optional=True)
-        check_clip_reward(self.clip_reward)
+        check_flag("normalize_advantage", self.normalize_advantage)
 
     @property
     def uses_vtrace(self) -> bool:
@@ -68,13 +57,6 @@ class ActorCritic(Algorithm):
                 f"`unroll_length` must be at least 2 for {type(self).__name__} with V-trace, which corrects along an "
                 f"unroll. Received: unroll_length={unroll_length}"
             )
-
-    @property
-    def rewards(self) -> RewardOptions:
-        return RewardOptions(clip=self.clip_reward, scale=self.normalize_reward, gamma=self.gamma)
-
-    def source(self) -> ShuffledEpochs:
-        return ShuffledEpochs(self.epochs, self.minibatch_size)
 
     def rows(self, batch: Mapping[str, Tensor], evaluate: Evaluate) -> dict[str, Tensor]:
         """Return the batch with values and log-probabilities under the weights before the update, and the targets.

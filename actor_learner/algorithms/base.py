@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from actor_learner.algorithms.hyperparameters import Hyperparameters
+from actor_learner.algorithms.hyperparameters import Hyperparameters, RewardOptions, hyperparameter
 from actor_learner.algorithms.source import ShuffledEpochs, Source
+from actor_learner.system.fields import check_clip_reward, check_count, check_flag, check_number
 from actor_learner.system.types import Tensor
 
 
@@ -99,3 +100,32 @@ class Algorithm(Hyperparameters):
     def batch_metrics(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return metrics of all rows `[N, ...]` of a batch, where NaN stands for no value: none."""
         return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicy(Algorithm):
+    """The hyperparameters of algorithms that learn each batch in epochs of shuffled minibatches: actor-critics and PQN.
+
+    Raises ValueError for a value out of range.
+    """
+
+    gamma: float = hyperparameter(0.99, "discount factor, 0 to 1")
+    normalize_reward: bool = hyperparameter(False, "divide rewards by the running std of the discounted return")
+    clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound to which rewards are clipped")
+    epochs: int = hyperparameter(1, "passes over each batch")
+    minibatch_size: int | None = hyperparameter(None, "rows in a minibatch; none: the whole batch")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("gamma", self.gamma, least=0, most=1)
+        check_flag("normalize_reward", self.normalize_reward)
+        check_count("epochs", self.epochs)
+        check_count("minibatch_size", self.minibatch_size, optional=True)
+        check_clip_reward(self.clip_reward)
+
+    @property
+    def rewards(self) -> RewardOptions:
+        return RewardOptions(clip=self.clip_reward, scale=self.normalize_reward, gamma=self.gamma)
+
+    def source(self) -> ShuffledEpochs:
+        return ShuffledEpochs(self.epochs, self.minibatch_size)

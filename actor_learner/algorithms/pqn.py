@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from actor_learner.algorithms.base import Algorithm, Evaluate
-from actor_learner.algorithms.hyperparameters import RewardOptions, hyperparameter
+from actor_learner.algorithms.base import Evaluate, OnPolicy
+from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.q_learning import QLearning, value_of
 from actor_learner.algorithms.schedules import Schedule
-from actor_learner.algorithms.source import ShuffledEpochs
-from actor_learner.system.fields import check_clip_reward, check_count, check_flag, check_number
+from actor_learner.system.fields import check_number
 from actor_learner.system.types import Tensor
 
 _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "GroupNormalization", "BatchNormalization")
@@ -23,7 +22,7 @@ _LONG_TRACE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class PQN(QLearning, Algorithm):
+class PQN(QLearning, OnPolicy):
     """Q-learning on each batch once (arXiv:2407.04811, algorithm 1), for Discrete action spaces.
 
     A batch is learned in shuffled minibatches, for `epochs` passes. There is no replay buffer, and targets are computed
@@ -42,16 +41,13 @@ class PQN(QLearning, Algorithm):
 
     learning_rate: Schedule = hyperparameter(2.5e-4, "step size of the optimizer, or a schedule")
     max_grad_norm: float | None = hyperparameter(10.0, "largest global norm of the gradient; none: not clipped")
-    gamma: float = hyperparameter(0.99, "discount factor, 0 to 1")
     q_lambda: float = hyperparameter(0.65, "trade-off of bias and variance in Q(lambda), 0 to 1")
     epochs: int = hyperparameter(2, "passes over each batch")
     minibatch_size: int | None = hyperparameter(128, "rows in a minibatch; none: the whole batch")
-    normalize_reward: bool = hyperparameter(False, "divide rewards by the running std of the discounted return")
-    clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound to which rewards are clipped")
 
     CONFIG_DEFAULTS: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {
-            **Algorithm.CONFIG_DEFAULTS,
+            **OnPolicy.CONFIG_DEFAULTS,
             "unroll_length": 32,
             "hidden_sizes": (256, 256),
             "activation": "relu",
@@ -62,12 +58,7 @@ class PQN(QLearning, Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("gamma", "q_lambda"):
-            check_number(name, getattr(self, name), least=0, most=1)
-        check_flag("normalize_reward", self.normalize_reward)
-        check_count("epochs", self.epochs)
-        check_count("minibatch_size", self.minibatch_size, optional=True)
-        check_clip_reward(self.clip_reward)
+        check_number("q_lambda", self.q_lambda, least=0, most=1)
 
     def check_config(self, config: Any) -> None:
         super().check_config(config)
@@ -101,13 +92,6 @@ class PQN(QLearning, Algorithm):
                 UserWarning,
                 stacklevel=2,
             )
-
-    @property
-    def rewards(self) -> RewardOptions:
-        return RewardOptions(clip=self.clip_reward, scale=self.normalize_reward, gamma=self.gamma)
-
-    def source(self) -> ShuffledEpochs:
-        return ShuffledEpochs(self.epochs, self.minibatch_size)
 
     def rows(self, batch: Mapping[str, Tensor], evaluate: Evaluate) -> dict[str, Tensor]:
         """Return the batch with the targets `return [T, B]`.

@@ -118,8 +118,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         env: Gymnasium id, "module:Id-v0", "package.module:factory", or a callable. A callable with a parameter named
             `num_envs` returns a VectorEnv; any other (a class too) returns an Env.
         env_kwargs: keyword arguments for the environment.
-        algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, `Impala(...)`, `DQN(...)`, `PQN(...)`, `SAC(...)`,
-            `TD3(...)`, `BC(...)`, `IQL(...)`, or a dataclass of your own.
+        algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, `Impala(...)`, `DQN(...)`, `QRDQN(...)`, `PQN(...)`,
+            `SAC(...)`, `TQC(...)`, `TD3(...)`, `BC(...)`, `IQL(...)`, or a dataclass of your own.
         total_steps: env steps to train for, over all environments; 0: none, with `offline_steps`.
         offline_steps: gradient steps on the rows of `init_buffer` before the first env step. They count as steps of the
             run for schedules, epochs and `al.callbacks.Evaluate`. `learning_starts` is then 0.
