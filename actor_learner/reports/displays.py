@@ -49,7 +49,7 @@ class Lines:
 
     def draw(self, status: Callable[[], RunStatus], note: str = "") -> None:
         now = time.monotonic()
-        if now >= self._due and not self.gone and (seen := status()).env_steps:
+        if now >= self._due and not self.gone and (seen := status()).steps:
             self._due = now + LINE_INTERVAL_SECONDS
             self.say(line(seen))
 

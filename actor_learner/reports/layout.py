@@ -85,7 +85,7 @@ def _bar(status: RunStatus, width: int, ascii_only: bool) -> Text:
 
 
 def _steps(status: RunStatus) -> list[Text]:
-    items = [f"{status.env_steps:,} of {status.total_steps:,} steps"]
+    items = [f"{status.steps:,} of {status.total_steps:,} steps"]
     if not math.isnan(status.speed):
         items.append(f"{status.speed:,.0f} steps/s")
     if status.updates:

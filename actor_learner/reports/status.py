@@ -38,7 +38,7 @@ class Host(NamedTuple):
 class RunStatus:
     """A run at one moment. NaN: not known (yet).
 
-    total_steps, env_steps: with the gradient steps of a run that begins offline.
+    total_steps, steps: env steps, with the gradient steps of a run that begins offline.
     seconds: taken so far. left: expected until the end. over: the run has ended; then `speed` (env steps per second),
     `shares` (of time, as in metrics.jsonl, without "time/") and `cpu` (CPU seconds per second by process) are those of
     the whole run, else those of the last seconds. returns: `episode_return` over the run, evenly spaced in updates.
@@ -50,7 +50,7 @@ class RunStatus:
     run_dir: str
     num_actors: int
     total_steps: int
-    env_steps: int
+    steps: int
     updates: int
     seconds: float
     left: float
@@ -76,7 +76,7 @@ class RunStatus:
 
     @property
     def part_done(self) -> float:
-        return max(0.0, min(1.0, self.env_steps / self.total_steps))
+        return max(0.0, min(1.0, self.steps / self.total_steps))
 
 
 class Summary:
@@ -135,7 +135,7 @@ class Summary:
             run_dir=self._run_dir,
             num_actors=self._num_actors,
             total_steps=self._total_steps,
-            env_steps=int(steps),
+            steps=int(steps),
             updates=_count(row, "updates"),
             seconds=seconds + age,
             left=self._left(age),
@@ -232,7 +232,7 @@ class _History:
 
 
 def line(status: RunStatus) -> str:
-    parts = [f"{status.part_done:4.0%}", f"{status.env_steps:,} steps"]
+    parts = [f"{status.part_done:4.0%}", f"{status.steps:,} steps"]
     if not math.isnan(status.episode_return):
         parts.append(f"return {status.episode_return:,.1f}")
     if not math.isnan(status.speed):

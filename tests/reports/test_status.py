@@ -21,7 +21,7 @@ def summary(rows, **config):
 def test_where_a_run_is():
     status = summary([row(1), row(2), row(3)]).status(age=1.0)
     assert (status.env, status.algorithm, status.run_dir) == ("CartPole-v1", "ppo", "runs/mine")
-    assert (status.env_steps, status.updates, status.part_done) == (300, 3, 0.03)
+    assert (status.steps, status.updates, status.part_done) == (300, 3, 0.03)
     assert status.seconds == 7.0
     assert status.left == 193.0  # 9,700 steps at 200 in the 4 s since the first update, of which one has passed
     assert status.speed == pytest.approx(50.0)
@@ -36,7 +36,7 @@ def test_where_a_run_is():
 
 def test_before_the_first_row():
     status = summary([]).status(age=3.0)
-    assert (status.env_steps, status.seconds, status.restarts, status.undone) == (0, 3.0, 0, 0)
+    assert (status.steps, status.seconds, status.restarts, status.undone) == (0, 3.0, 0, 0)
     assert status.limited_by is None
     assert math.isnan(status.left)
     assert line(status) == "  0%  0 steps  0:03 so far"
@@ -95,7 +95,7 @@ def test_a_long_history_is_kept_in_few_points():
 
 @pytest.mark.parametrize("damage", [{"env_steps": math.nan}, {"time_seconds": math.nan}])
 def test_rows_that_say_nothing_are_left_out(damage):
-    assert summary([row(1), row(2) | damage]).status().env_steps == 100
+    assert summary([row(1), row(2) | damage]).status().steps == 100
 
 
 def test_of_rows_that_say_little_the_rest_is_unknown():

@@ -46,11 +46,11 @@ def test_it_follows_what_is_written(run):
         with run.metrics.open("a") as file:
             file.write('{"env_steps": 300, "time_sec')
         assert watched.refresh()
-        assert (watched.status().env_steps, watched.note()) == (200, "")
+        assert (watched.status().steps, watched.note()) == (200, "")
         with run.metrics.open("a") as file:
             file.write('onds": 6.0, "updates": 3}\n')
         assert watched.refresh()
-        assert watched.status().env_steps == 300
+        assert watched.status().steps == 300
         assert not watched.status().over
 
 
@@ -74,7 +74,7 @@ def test_it_sees_that_another_run_takes_the_place(run, tmp_path):
     watched.refresh()
     create_run(al.TrainConfig(run_dir=run.path, env="Acrobot-v1", total_steps=50, overwrite=True))
     watched.refresh()
-    assert (watched.status().env, watched.status().env_steps, watched.status().total_steps) == ("Acrobot-v1", 0, 50)
+    assert (watched.status().env, watched.status().steps, watched.status().total_steps) == ("Acrobot-v1", 0, 50)
 
 
 @pytest.mark.parametrize(
