@@ -36,13 +36,14 @@ _PUBLIC = {
     "policy.policy": "Policy load_policy",
     "replay.buffer": "Minibatches ReplayBuffer",
     "replay.hindsight": "Hindsight",
+    "spaces.jax_env": "JaxEnv Step",
     "spaces.structure": "parameter_size",
     "spaces.trajectory": "Trajectory load_trajectory",
     "train": "Result train",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 _WITH_KERAS = ("learner.learner", "networks.layers", "networks.memory", "networks.attention", "networks.default")
-_MODULES = ("algorithms", "callbacks")
+_MODULES = {"algorithms": "algorithms", "callbacks": "callbacks", "jax_envs": "environments.jax.adapters"}
 
 __all__ = [*_HOME, *_MODULES, "__version__"]
 
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from actor_learner.config.policies import PolicyConfig as PolicyConfig
     from actor_learner.config.presets import preset as preset
     from actor_learner.config.self_play import SelfPlay as SelfPlay
+    from actor_learner.environments.jax import adapters as jax_envs  # noqa: F401
     from actor_learner.evaluate import Evaluation as Evaluation, evaluate as evaluate
     from actor_learner.export import export as export
     from actor_learner.learner.learner import Learner as Learner
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
     from actor_learner.policy.policy import Policy as Policy, load_policy as load_policy
     from actor_learner.replay.buffer import Minibatches as Minibatches, ReplayBuffer as ReplayBuffer
     from actor_learner.replay.hindsight import Hindsight as Hindsight
+    from actor_learner.spaces.jax_env import JaxEnv as JaxEnv, Step as Step
     from actor_learner.spaces.structure import parameter_size as parameter_size
     from actor_learner.spaces.trajectory import Trajectory as Trajectory, load_trajectory as load_trajectory
     from actor_learner.train import Result as Result, train as train
@@ -108,7 +111,7 @@ sys.modules[__name__].__class__ = _Package
 def __getattr__(name: str) -> Any:
     """Import a public name on first use (PEP 562)."""
     if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
+        return importlib.import_module(f"{__name__}.{_MODULES[name]}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _HOME[name] in _WITH_KERAS:

@@ -160,6 +160,9 @@ class ActorGroup(Protocol):
     `assign` and `wait`. The pool calls `start`, `spaces`, `begin`, and then all others; `close` may come at any time.
     """
 
+    acts_on_device: bool = False
+    """True if the policy always runs on the learner's device, by `Plan.step`."""
+
     calls: Calls  # the calls of the environments' methods that an actor makes before its first unroll
     lock: contextlib.AbstractContextManager[Any, Any] = contextlib.nullcontext()
     """Held while a method of the schedule runs, because a group may call them from a thread of its own."""

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import inspect
 import logging
 import math
 import os
@@ -31,18 +32,19 @@ from actor_learner.actors.transport.weights import check_finite
 from actor_learner.config.policies import rule_of, seed_of
 from actor_learner.config.pool_checks import check_info_keys, first_envs
 from actor_learner.config.self_play import RESULT_KEYS, SelfPlay
-from actor_learner.config.settings import PoolSettings, names_of
+from actor_learner.config.settings import OF_PROCESSES, PoolSettings, names_of, on_device
 from actor_learner.environments.calls import make_call
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.self_play import Seats
 from actor_learner.environments.teams import PolicyOf
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.teams import ExportedTeam
+from actor_learner.spaces.jax_env import JaxEnv
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import OWN_KEY
 from actor_learner.spaces.teams import TeamSpaces
-from actor_learner.spaces.trajectory import Trajectories, Trajectory, map_leaves, nest
-from actor_learner.system.keras_import import import_keras
+from actor_learner.spaces.trajectory import Trajectories, Trajectory, nest
+from actor_learner.system.keras_import import import_keras, keras_backend
 from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
@@ -176,6 +178,7 @@ class ActorPool:
         max_restarts: int = 1000,
         acting: str = "actors",
         device: str = "auto",
+        devices: int = 1,
         ray_address: str | None = None,
         actors_per_host: int | None = None,
         ray_wait: float | None = None,
@@ -185,12 +188,14 @@ class ActorPool:
 
         Args:
             env: Gymnasium id, `module:Id-v0`, `module:factory`, or a callable that returns an environment
-                (with a parameter `num_envs`: a vector environment).
+                (with a parameter `num_envs`: a vector environment). Or an environment in JAX, `al.JaxEnv`, or its name
+                (`gymnax:Id`, `jax:module:name`), which the learner's device steps: then `num_envs` is the one size.
             network: Keras model by the network contract, a callable that builds one from the spaces, or None
                 for the default network. Actors get an exported copy of it. With `policies`: a dict of these by name.
             env_kwargs: Keyword arguments of each environment.
             vectorization: "auto" uses the id's own vector environment if it has one; "sync" steps the environments of
-                an actor one after the other; "threads" steps them at the same time, for environments that wait.
+                an actor one after the other, and those in JAX in actors; "threads" steps them at the same time, for
+                environments that wait.
             wrappers: Gymnasium wrappers around each environment, the last one outermost: "module:Class", or callables
                 that take an environment. The id's own vector environment isn't used then.
             wrapper_kwargs: Keyword arguments of the wrappers, by class name, or a dict for each.
@@ -225,6 +230,7 @@ class ActorPool:
                 of the environments. The latter suits networks that are too large for a core. "auto" measures both at
                 the start and keeps the faster.
             device: "auto" (a GPU if the backend sees one), "cpu" or "gpu".
+            devices: The number of devices that share environments in JAX, as they share the learner's updates.
             ray_address: Ray cluster whose machines run the actors, with this one: "auto" or "host:port". None: only
                 this machine.
             actors_per_host: Actors on each machine of the cluster; None: one for each of its free CPUs.
@@ -239,6 +245,12 @@ class ActorPool:
             TimeoutError: Actors weren't ready in time.
         """
         arguments = {**locals(), "info_keys": tuple(dict.fromkeys(check_info_keys(info_keys)))}  # each one once
+        wrapping = vectorization, wrappers, wrapper_kwargs
+        factory = resolve_env(env, env_kwargs, *wrapping, check_pickle=False)
+        jax_env = factory.jax_env() if vectorization == "auto" else None
+        if jax_env is not None:
+            parameters = inspect.signature(ActorPool).parameters
+            arguments |= on_device(arguments, {name: parameters[name].default for name in OF_PROCESSES})
         self._settings = PoolSettings(**{name: arguments[name] for name in names_of(PoolSettings)})
         self._env_counts = self._settings.env_counts
         self.episodes: dict[str, Any] = {}
@@ -249,10 +261,9 @@ class ActorPool:
         self._opponents: set[int] = set()
         self._newest_opponent = -1  # of all that were ever frozen
         self._blocks: Sequence[AnyBlock] = ()
-        self._trajectories: list[dict[str, Trajectory]] = []
         settings = self._settings
-        wrapping = settings.vectorization, settings.wrappers, settings.wrapper_kwargs
-        factory = resolve_env(env, env_kwargs, *wrapping, check_pickle=settings.num_actors > 0)
+        if settings.num_actors:
+            factory.dumps()  # refuses what can't be sent
         if settings.self_play is not None:
             factory = dataclasses.replace(factory, seats=Seats.of(settings.self_play))
         if settings.policies is not None:
@@ -260,7 +271,9 @@ class ActorPool:
             factory = dataclasses.replace(factory, policy_of=PolicyOf(tuple(settings.policies), rule))
         factory = dataclasses.replace(factory, with_state=settings.centralized_value)
         self.env_name = factory.name
-        self._group = group if group is not None else self._make_group(factory, logs_dir)
+        if group is None:
+            group = self._make_group(factory, logs_dir) if jax_env is None else self._device_group(jax_env)
+        self._group = group
         self._process = os.getpid()
         self._end = weakref.finalize(self, self._group.close)  # at the interpreter's end, too
         try:
@@ -279,6 +292,23 @@ class ActorPool:
             return LocalActors(factory, startups[0])
         kind = ProcessActors if settings.ray_address is None else ClusterActors
         return kind(factory.dumps(), startups, settings, None if logs_dir is None else Path(logs_dir))
+
+    def _device_group(self, env: JaxEnv) -> ActorGroup:
+        """Return the group that steps environments in JAX on the learner's device."""
+        if (backend := keras_backend()) != "jax":
+            raise ValueError(
+                "An environment in JAX needs KERAS_BACKEND=jax, or actors that step it (vectorization='sync'). "
+                f"Received: KERAS_BACKEND={backend}, env={self.env_name!r}"
+            )
+        if (num_envs := sum(self._env_counts)) % self._settings.devices:
+            received = f"devices={self._settings.devices}, num_envs={num_envs}"
+            raise ValueError(f"`devices` must share the environments evenly. Received: {received}")
+        _import_learner_side()
+        settings, kind = self._settings, importlib.import_module("actor_learner.actors.device.group").DeviceActors
+        names = ("seed", "device", "devices", "info_keys")
+        options = {name: getattr(settings, name) for name in names}
+        group: ActorGroup = kind(env, num_envs, name=self.env_name, **options)
+        return group
 
     def _begin(self, network: Any) -> None:
         """Build everything that depends on the environments' spaces, and give the group its plan."""
@@ -304,7 +334,10 @@ class ActorPool:
                 self.acting = Acting("actors")
             else:
                 make_step = functools.partial(_device_step, networks[ONLY_POLICY], parts[ONLY_POLICY], settings.device)
-                self.acting, step = place_acting(settings, exported[ONLY_POLICY], counts, make_step)
+                if self._group.acts_on_device:
+                    self.acting, step = Acting("device"), make_step()
+                else:
+                    self.acting, step = place_acting(settings, exported[ONLY_POLICY], counts, make_step)
         if self.acting.reason:
             _logger.info("acting=auto: %s (%s)", self.acting.place, self.acting.reason)
         of_plan = ExportedTeam(exported) if self._has_several else exported[ONLY_POLICY]
@@ -319,13 +352,6 @@ class ActorPool:
         waits = any(_waits_for_statistics(network) for network in networks.values())
         self._schedule: Schedule = kind(self._group, counts, lag=lag, first_alone=waits)
         self._blocks = self._group.begin(plan, self._schedule)
-        self._trajectories = [
-            {
-                policy.name: nest(part.views(), policy.spaces)
-                for policy, part in zip(self.policies, block.parts, strict=True)
-            }
-            for block in self._blocks
-        ]
 
     def _of_policies(self, found: Mapping[str, T]) -> Any:
         """Return the only policy's value, or the dict of all policies' values."""
@@ -333,6 +359,13 @@ class ActorPool:
 
     def _batch(self, found: Mapping[str, Trajectory]) -> Any:
         return Trajectories(found) if self._has_several else found[ONLY_POLICY]
+
+    def _trajectories(self, block: AnyBlock, *, blank: bool = False) -> dict[str, Trajectory]:
+        """Return a block's trajectory for each policy, or zeros in their shapes."""
+        return {
+            policy.name: nest(part.blank_views() if blank else part.views(), policy.spaces, part.trajectory_type)
+            for policy, part in zip(self.policies, block.parts, strict=True)
+        }
 
     def _attribute(self, name: str) -> Any:
         return self._of_policies({policy.name: getattr(policy, name) for policy in self.policies})
@@ -470,8 +503,9 @@ class ActorPool:
             if self._settings.self_play is not None:
                 self.results = _taken(self.episodes, kept=self._settings.info_keys)
             self.timings, self.unrolls = _fractions(done), done
-            if any(trajectory.valid.any() for trajectory in self._trajectories[index].values()):
-                return self._batch(self._trajectories[index])
+            found = self._trajectories(self._blocks[index])
+            if any(trajectory.valid.any() for trajectory in found.values()):
+                return self._batch(found)
 
     def upcoming(self) -> Any:
         """Return the batch that the next `collect` will return, if it is complete: as views that live until then.
@@ -481,14 +515,15 @@ class ActorPool:
         """
         with self._group.lock:
             index = self._schedule.upcoming()
-            found = None if index is None or not self._trajectories else self._trajectories[index]
-        return None if found is None else self._batch(found)
+            block = None if index is None or not self._blocks else self._blocks[index]
+        return None if block is None else self._batch(self._trajectories(block))
 
     def blank_trajectory(self) -> Any:
         """Return a batch of zeros, shaped as by `collect`, in which each step is an episode. It serves to compile an
         update.
         """
-        return self._batch({name: _blank(batch) for name, batch in self._trajectories[0].items()})
+        found = self._trajectories(self._blocks[0], blank=True)
+        return self._batch({name: _ended_everywhere(trajectory) for name, trajectory in found.items()})
 
     @contextlib.contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
@@ -588,7 +623,7 @@ class ActorPool:
     def close(self) -> None:
         """End the actors and everything that they started; idempotent, from any thread."""
         self._end()
-        self._blocks, self._trajectories = (), []
+        self._blocks = ()
 
     def __enter__(self) -> Self:
         return self
@@ -615,16 +650,11 @@ def _by_policy(network: Any, names: Iterable[str]) -> dict[str, Any]:
     return {name: network.get(name) for name in names}
 
 
-def _blank(trajectory: Trajectory) -> Trajectory:
-    """Return zeros in the shapes of a batch, valid, in which each step ends an episode and allows all actions."""
-    zeros: dict[str, Any] = {
-        name: None if field is None else map_leaves(np.zeros_like, field)
-        for name, field in trajectory._asdict().items()
-    }
-    for name in ("valid", "terminated", "action_mask"):
-        if zeros[name] is not None:
-            zeros[name][...] = True
-    return Trajectory(**zeros)
+def _ended_everywhere(trajectory: Trajectory) -> Trajectory:
+    """Return a batch in which each step is valid, ends an episode and allows all actions."""
+    names = ("valid", "terminated", "action_mask")
+    flags = {name: field for name in names if (field := getattr(trajectory, name)) is not None}
+    return trajectory._replace(**{name: field | True for name, field in flags.items()})
 
 
 def _build_network(network: Any, spaces: Spaces, settings: PoolSettings, backend: Any, seed: int) -> keras.Model:

@@ -23,7 +23,20 @@ from actor_learner.config.policies import PolicyConfig, seed_of
 from actor_learner.config.pool_checks import check_sequences, check_tf32
 from actor_learner.config.references import algorithm_class, callable_name
 from actor_learner.config.self_play import SelfPlay
-from actor_learner.config.settings import Check, PoolSettings, choice, count, flag, names_of, number, setting, with_help
+from actor_learner.config.settings import (
+    OF_PROCESSES,
+    Check,
+    PoolSettings,
+    choice,
+    count,
+    flag,
+    names_of,
+    number,
+    on_device,
+    setting,
+    with_help,
+)
+from actor_learner.spaces.jax_env import steps_on_device
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.hub import is_on_hub
@@ -32,7 +45,7 @@ from actor_learner.system.policy_folders import POLICIES_FOLDER
 
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 
-ENV_HELP = "Gymnasium id, module:Id-v0 or module:factory"
+ENV_HELP = "Gymnasium id, module:Id-v0, module:factory, or in JAX gymnax:Id, brax:Id, jax:module:name"
 _NETWORK_HELP = "module:callable(observation_space, action_space) -> keras.Model"
 
 ENV_ARGUMENTS = ("env", "env_kwargs", "vectorization", "wrappers", "wrapper_kwargs")
@@ -45,7 +58,7 @@ RECORDED = ("versions", "machine", "git", "chosen", "finished")
 
 
 def _env(name: str, value: Any) -> Any:
-    if not callable(value) and not (isinstance(value, str) and value):
+    if not callable(value) and not (isinstance(value, str) and value) and not hasattr(value, "step"):
         raise refusal(name, "an id, module:factory or a callable", value)
     return value
 
@@ -116,7 +129,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
 
     Attributes:
         env: Gymnasium id, "module:Id-v0", "package.module:factory", or a callable. A callable with a parameter named
-            `num_envs` returns a VectorEnv; any other (a class too) returns an Env.
+            `num_envs` returns a VectorEnv; any other (a class too) returns an Env. Or an environment in JAX: an
+            `al.JaxEnv`, "jax:module:name", or an id of gymnax:, brax:, playground:, jumanji: or craftax:.
         env_kwargs: keyword arguments for the environment.
         algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, `Impala(...)`, `DQN(...)`, `QRDQN(...)`, `PQN(...)`,
             `SAC(...)`, `TQC(...)`, `TD3(...)`, `BC(...)`, `IQL(...)`, or a dataclass of your own.
@@ -134,7 +148,6 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         learner_threads: cores for the learner, fixed once the backend has started; None: at the command line all cores
             in lock-step, otherwise those that the actors leave; in Python the backend's own setting.
         seed: seed of networks, environments, sampling and shuffling.
-        devices: GPUs that share each update, each with a part of the batch's columns; above 1 only on JAX.
         deterministic_ops: compute each operation in a fixed order on a GPU, so that runs repeat there, too, if more
             slowly. Without effect on a CPU, where they repeat anyway.
         backend: "tensorflow" or "jax", the backend of Keras, fixed once Keras is imported; None: KERAS_BACKEND,
@@ -221,7 +234,6 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         help="cores for the learner; default: all with lag 0, otherwise those that the actors leave",
     )
     seed: int = setting(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1), owner="learner")
-    devices: int = count(1, 1, owner="learner")
     deterministic_ops: bool = flag(False, owner="learner", effect="none")
     backend: Literal["tensorflow", "jax"] | None = choice((None, *BACKENDS), owner="learner")
     run_dir: str | os.PathLike[str] | None = setting(None, check=_folder, effect="none")
@@ -263,6 +275,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
 
     def __post_init__(self) -> None:
         self._check_fields()
+        object.__setattr__(self, "_asked", {"num_actors": self.num_actors, "num_envs": self.num_envs})
         object.__setattr__(self, "backend", use_backend(self.backend))
         self._take_defaults()
         self._check_algorithm()
@@ -298,6 +311,19 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             other = "policies" if self.policies is not None else "self_play"
             raise ValueError(f"`offline_steps` and `{other}` exclude each other. Received: offline_steps={given}")
         object.__setattr__(self, "algorithm", dataclasses.replace(self.algorithm, learning_starts=0))
+
+    def _step_on_device(self) -> None:
+        """Take what others have where the learner's device steps environments in JAX."""
+        if self.backend != "jax":
+            raise ValueError(
+                "An environment in JAX needs JAX (--backend jax, or KERAS_BACKEND=jax), or actors that step it "
+                f"(vectorization='sync'). Received: backend={self.backend!r}, env={self.env!r}"
+            )
+        given = {name: getattr(self, name) for name in (*OF_PROCESSES, "num_envs")}
+        fields = dataclasses.fields(self)
+        settings = on_device(given, {field.name: field.default for field in fields if field.name in given})
+        for name, value in settings.items():
+            object.__setattr__(self, name, value)
 
     def require_one_policy(self, what: str) -> None:
         """Raise ValueError for several policies. what: the command that is of one."""
@@ -365,8 +391,11 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         """Take the algorithm's defaults where fields are left open."""
         defaults = self._algorithm_defaults()
         object.__setattr__(self, "_left_open", {name for name in defaults if getattr(self, name) is None})
+        if steps_on_device(self.env, self.vectorization):
+            self._step_on_device()
         for name in self.left_open:
-            object.__setattr__(self, name, defaults[name])
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, defaults[name])
 
     @property
     def left_open(self) -> Collection[str]:
@@ -409,7 +438,6 @@ class TrainConfig(checks.NamedFields, PoolSettings):
 
     def _split_environments(self) -> None:
         counts = self.env_counts
-        object.__setattr__(self, "_asked", {"num_actors": self.num_actors, "num_envs": self.num_envs})
         if self.num_envs is not None:  # fewer actors or environments than asked for
             object.__setattr__(self, "num_actors", min(self.num_actors, len(counts)))
             object.__setattr__(self, "num_envs", sum(counts))

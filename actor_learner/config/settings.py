@@ -91,6 +91,39 @@ def with_help(cls: type[T]) -> type[T]:
     return cls
 
 
+OF_PROCESSES = (
+    "num_actors",
+    "envs_per_actor",
+    "max_policy_lag",
+    "acting",
+    "on_env_error",
+    "max_restarts",
+    "autoreset_mode",
+    "terminal_observations",
+    "envs_see_gpu",
+    "ray_address",
+    "self_play",
+    "policies",
+    "centralized_value",
+)
+"""Settings that mean nothing where the learner's device steps the environments, and those of several agents."""
+
+_ENVS_ON_DEVICE = 64
+
+
+def on_device(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that others have where the learner's device steps environments in JAX.
+
+    defaults: of `given`, where "not given" looks like this. Raises ValueError for one of `OF_PROCESSES` that is given.
+    """
+    for name in OF_PROCESSES:
+        value = given[name]
+        if value != defaults[name] and not (value == 0 and name in ("num_actors", "max_policy_lag")):
+            expected = "left out for an environment in JAX, which the learner's device steps (vectorization='sync' has"
+            raise refusal(name, f"{expected} actors step it)", value)
+    return {"num_actors": 0, "max_policy_lag": 0, "num_envs": given["num_envs"] or _ENVS_ON_DEVICE}
+
+
 def names_of(settings: type[Any], *effects: Effect) -> frozenset[str]:
     """Return the names of the fields that can be given, of an algorithm too, or of those that have these effects."""
     fields = [field for field in dataclasses.fields(settings) if field.init]
@@ -170,6 +203,7 @@ class PoolSettings:
         ray_wait: seconds to wait for a free CPU for each actor, before the run refuses; None: start at once.
         seed: seed of environments, actions and the default network.
         device: "auto" uses a GPU if the backend sees one; "gpu" requires one; "cpu".
+        devices: GPUs that share each update, each with a part of the batch's columns; above 1 only on JAX.
         on_env_error: after an exception in an environment, "restart" replaces its actor, and "raise" ends the run.
         max_restarts: largest number of replaced actors in a run; the next failure ends the run with its cause.
         actor_timeout: seconds without a sign of life until an actor is replaced; must be longer than any env step.
@@ -229,6 +263,7 @@ class PoolSettings:
     )
     seed: int = setting(0, check=functools.partial(checks.check_count, least=0))
     device: Literal["auto", "cpu", "gpu"] = choice(DEVICES, effect="none", owner="learner")
+    devices: int = count(1, 1, owner="learner")
     on_env_error: Literal["restart", "raise"] = choice(("restart", "raise"), "faults", effect="none")
     max_restarts: int = count(1000, 0, "faults", effect="none")
     actor_timeout: float = setting(60.0, "faults", check=checks.check_seconds, effect="none", owner="actors")

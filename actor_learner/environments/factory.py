@@ -21,6 +21,7 @@ from actor_learner.environments.envpool import PREFIX, find_envpool
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.foreign_code import calling
 from actor_learner.environments.games import agents_of, is_game, is_turn_based, of_supersuit
+from actor_learner.environments.jax.source import JaxSource, find_jax_env, misfit_of
 from actor_learner.environments.lookup import find_env, sendable_spec
 from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv
 from actor_learner.environments.serial import SerialVectorEnv
@@ -28,6 +29,7 @@ from actor_learner.environments.teams import PolicyOf, TeamGames
 from actor_learner.environments.threads import ThreadedVectorEnv
 from actor_learner.environments.turns import TurnGames
 from actor_learner.environments.wrapping import Wrapper, find_wrappers, wrapped
+from actor_learner.spaces.jax_env import JaxEnv, names_jax_env
 
 _REQUIRED = ("num_envs", "single_observation_space", "single_action_space")
 
@@ -39,13 +41,20 @@ class EnvFactory:
     name: str  # the id or the callable's name, for messages, logs and `config.json`
     source: EnvSpec | Callable[..., Any]
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    native: bool = False  # True if `source` builds a whole vector environment
+    native: bool = False  # True if `source` builds a whole vector environment; so do those of environments in JAX
     known_count: int | None = None  # a number of environments that it can build
     wrappers: tuple[Wrapper, ...] = ()  # around each single environment, the last one outermost
     threads: bool = False  # True if each single environment has a thread
     seats: Seats | None = None  # how a game's seats are taken; None: a policy has all of them
     policy_of: PolicyOf | None = None  # which policy plays which agents; None: there is one policy
     with_state: bool = False  # True for a centralized value, which sees a Parallel game's state
+
+    def jax_env(self) -> JaxEnv | None:
+        """Build the environment as functions in JAX; None where it isn't written in JAX. Raises EnvError."""
+        if not isinstance(self.source, JaxSource):
+            return None
+        with calling(f"env `{self.name}`", "can't be built:"):
+            return self.source.make(self.env_kwargs)
 
     def make_about(self, num_envs: int, seed: int | None = None) -> AnyVectorEnv:
         """Build a vector environment of about `num_envs` environments: games of several agents have only multiples.
@@ -260,7 +269,8 @@ def resolve_env(
     """Resolve `env` in the caller's process, without building an environment.
 
     Args:
-        env: A Gymnasium id, `module:Id-v0`, `module:factory`, `envpool:Id`, an `EnvSpec`, or a callable. A callable
+        env: A Gymnasium id, `module:Id-v0`, `module:factory`, `envpool:Id`, an `EnvSpec`, an environment in JAX or its
+            name (`gymnax:Id`, `jax:module:name`), or a callable. A callable
             with a parameter named `num_envs` is called as `(num_envs=..., seed=..., **env_kwargs)` and returns a
             `VectorEnv`; any other is called with `env_kwargs` for each environment and returns an `Env`.
         env_kwargs: Keyword arguments of each environment.
@@ -282,14 +292,17 @@ def resolve_env(
     kwargs, found = dict(env_kwargs or {}), find_wrappers(wrappers, wrapper_kwargs)
     if found and vectorization == "auto":
         vectorization = "sync"
-    source = _source(env)
-    if isinstance(source, EnvSpec):
+    source = find_jax_env(env, kwargs) if names_jax_env(env) else _source(env)
+    if isinstance(source, JaxSource):
+        factory = EnvFactory(env if isinstance(env, str) else type(env).__name__, source, kwargs, native=True)
+    elif isinstance(source, EnvSpec):
         native = vectorization == "auto" and source.vector_entry_point is not None and not source.additional_wrappers
         factory = EnvFactory(source.id, source, kwargs, native=native or source.entry_point is None)
     else:
         factory = _callable_factory(env if isinstance(env, str) else _callable_name(source), source, kwargs)
     factory = replace(factory, wrappers=found, threads=vectorization == "threads")
-    if factory.native and vectorization != "auto":
+    in_actors = isinstance(source, JaxSource) and vectorization == "sync" and not found
+    if factory.native and vectorization != "auto" and not in_actors:
         asked = f"wrappers={tuple(wrappers)}" if found else f"{vectorization=}"
         subject = "`wrappers` (--wrappers) go around" if found else f"{asked} needs"
         advice = ": wrap them in a factory of your own instead" if found else ""
@@ -328,6 +341,10 @@ def _source(env: Any) -> EnvSpec | Callable[..., Any]:
         return sendable_spec(env, env.id)
     if isinstance(env, (gym.Env, VectorEnv)) or (is_game(env) and not isinstance(env, type)):
         raise EnvError(f"`env` must be a callable that builds the environment. Received: a ready one, {_kind(env)}")
+    if not callable(env) and hasattr(env, "step"):
+        raise EnvError(
+            f"An environment in JAX must be one by the protocol al.JaxEnv: {misfit_of(env)}. Received: {_kind(env)}"
+        )
     if not callable(env):
         raise EnvError(f"`env` must be a Gymnasium id, 'module:factory' or a callable. Received: {_kind(env)}")
     return env  # type: ignore[no-any-return]

@@ -50,17 +50,22 @@ _EXTRAS = {"pettingzoo": "games", "mpe2": "games", "gymnasium_robotics": "roboti
 
 def find_env(env: str) -> EnvSpec | Callable[..., Any]:
     """Return the spec or callable of an env string. Raises EnvError if it is unknown or a package is missing."""
-    module_name, separator, attribute = env.partition(":")
-    if not separator:
+    if ":" not in env:
         return find_spec(env)
+    factory = find_attribute(env)
+    if not isinstance(factory, EnvSpec) and not callable(factory):
+        received = f"{env.partition(':')[2]}={short(factory)}"
+        raise EnvError(f"`{env}` must be a callable that returns an environment. Received: {received}")
+    return factory  # type: ignore[no-any-return]
+
+
+def find_attribute(env: str) -> Any:
+    """Return what "module:name" names, where the module has no such name a spec or a game. Raises EnvError."""
+    module_name, _, attribute = env.partition(":")
     module = _import_module(module_name, "env", env)
     if not hasattr(module, attribute):
         return _find_game(attribute, env, module) if module_name == "pettingzoo" else find_spec(attribute, env, module)
-    factory = getattr(module, attribute)
-    if not callable(factory):
-        received = f"{attribute}={short(factory)}"
-        raise EnvError(f"`{env}` must be a callable that returns an environment. Received: {received}")
-    return factory  # type: ignore[no-any-return]
+    return getattr(module, attribute)
 
 
 def _find_game(game: str, env: str, pettingzoo: ModuleType) -> Callable[..., Any]:

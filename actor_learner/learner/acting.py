@@ -28,9 +28,9 @@ class DeviceStep:
 
     def __init__(self, network: keras.Model, spaces: Spaces, device: str = "auto") -> None:
         self.device = backend.resolve_device(device)
-        self._network, self._policy = network, PolicyStep(network, spaces)
-        self._inputs = row_dtype((spec.shape[1:], spec.dtype) for spec in self._policy.inputs(1))
-        self._results = step_results(spaces, self._policy.state_shapes)
+        self._network, self.policy = network, PolicyStep(network, spaces)
+        self._inputs = row_dtype((spec.shape[1:], spec.dtype) for spec in self.policy.inputs(1))
+        self._results = step_results(spaces, self.policy.state_shapes)
         self._shapes = [tuple(weight.shape) for weight in network.weights]
         self._multiplications = multiplications(network)
         self._compiled: dict[int, backend.Compiled] = {}
@@ -64,8 +64,12 @@ class DeviceStep:
             ops.reshape(backend.from_bytes(data[:, place.start : place.stop], place.dtype), (rows, *place.shape))
             for place in places(self._inputs)
         ]
-        stepped = self._policy.step(inputs, split_weights(weights, self._shapes, ops.reshape))
+        stepped = self.policy.step(inputs, self.weights_of(weights))
         return self._pack([*stepped.action, stepped.log_prob, *stepped.state], rows)
+
+    def weights_of(self, vector: Tensor) -> list[Tensor]:
+        """Return the weights of a vector, in their shapes."""
+        return split_weights(vector, self._shapes, ops.reshape)
 
     def _pack(self, results: Sequence[Tensor], rows: int) -> Tensor:
         own = places(self._results)

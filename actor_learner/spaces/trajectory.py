@@ -114,6 +114,16 @@ class Trajectories(dict[str, Trajectory]):
         return Trajectories({name: trajectory.at_updates(ahead) for name, trajectory in self.items()})
 
 
+class DeviceTrajectory(Trajectory):
+    """A trajectory on the learner's device, by a program that checks what `validate_trajectory` checks."""
+
+    __slots__ = ()
+
+    def copy(self) -> Trajectory:
+        """Return a copy in ordinary memory."""
+        return Trajectory(*self).copy()
+
+
 def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:
     """Return the trajectory that `Trajectory.save` wrote, bit for bit. Needs no TensorFlow and unpickles nothing.
 
@@ -182,7 +192,7 @@ def _nest_arrays(structure: Any, arrays: dict[str, Array]) -> Any:
     raise ValueError(f"it has an unknown kind of structure, {str(kind)[:100]!r}")
 
 
-def nest(arrays: Mapping[str, Array], spaces: Spaces) -> Trajectory:
+def nest(arrays: Mapping[str, Array], spaces: Spaces, kind: type[Trajectory] = Trajectory) -> Trajectory:
     """Return the trajectory of a block's arrays, given by their fields' names."""
     fields: dict[str, Any] = {name: arrays[name] for name in Trajectory._fields if name in arrays}
     for structure, prefix in ((spaces.observation, ""), (spaces.observation, FINAL), (spaces.action, "")):
@@ -190,7 +200,7 @@ def nest(arrays: Mapping[str, Array], spaces: Spaces) -> Trajectory:
         fields[prefix + structure.root] = structure.unflatten(leaves)
     if state := tuple(array for name, array in arrays.items() if name.startswith(STATE)):
         fields["initial_state"] = state
-    return Trajectory(**fields)
+    return kind(**fields)
 
 
 @dataclass(frozen=True)

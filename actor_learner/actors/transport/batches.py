@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actor_learner.actors.transport.shared_memory import ALIGNMENT, Arena, align
-from actor_learner.spaces.trajectory import FINAL, STATE, Fields, TrajectorySpec
+from actor_learner.spaces.trajectory import FINAL, STATE, Fields, Trajectory, TrajectorySpec
 from actor_learner.system.types import Array
 
-EPISODE_RETURN, EPISODE_LENGTH, _EPISODE_INFO = "episode_return", "episode_length", "episode/"
+EPISODE_RETURN, EPISODE_LENGTH, EPISODE_INFO = "episode_return", "episode_length", "episode/"
 _STEPS = "steps/"
 Places = Mapping[str, tuple[int, tuple[int, ...], np.dtype[Any]]]  # name -> offset in bytes, shape, dtype
 
@@ -35,7 +35,7 @@ class BlockLayout:
         The latter are `episode_return`, `episode_length` and `episode/<key>`, `[T, B]` float32, NaN where none ends.
         """
         shape, number = (spec.unroll_length, spec.num_envs), np.dtype(np.float32)
-        episode_fields = [EPISODE_RETURN, EPISODE_LENGTH, *(_EPISODE_INFO + key for key in info_keys)]
+        episode_fields = [EPISODE_RETURN, EPISODE_LENGTH, *(EPISODE_INFO + key for key in info_keys)]
         return cls(spec, tuple(info_keys), *_place(spec.fields() | dict.fromkeys(episode_fields, (shape, number))))
 
     @property
@@ -115,6 +115,8 @@ class Block:
         fields = layout.fields.items()
         return cls(layout, {name: arena.array(offset + start, shape, dtype) for name, (start, shape, dtype) in fields})
 
+    trajectory_type: type[Trajectory] = Trajectory
+
     @property
     def parts(self) -> tuple[Block, ...]:
         """The blocks of each policy: there is one."""
@@ -134,7 +136,7 @@ class Block:
             action_mask=views.pop("action_mask", None),
             final_observation=tuple(views.pop(FINAL + name) for name in spec.observation),
             initial_state=tuple(views.pop(f"{STATE}{index}") for index in range(len(spec.state_shapes))),
-            episode_info={key: views.pop(_EPISODE_INFO + key) for key in self.layout.info_keys},
+            episode_info={key: views.pop(EPISODE_INFO + key) for key in self.layout.info_keys},
             **views,
         )
 
@@ -157,12 +159,16 @@ class Block:
             view.flags.writeable = False
         return views
 
+    def blank_views(self) -> dict[str, Any]:
+        """Return zeros in the shapes of `views`."""
+        return {name: np.zeros(shape, dtype) for name, (shape, dtype) in self.layout.spec.fields().items()}
+
     def episodes(self) -> dict[str, Array]:
         """Return the episodes that ended here, by row and column: 1-D `return`, `length` and the info keys found."""
         ended = ~np.isnan(self.arrays[EPISODE_LENGTH])
         episodes = {"return": self.arrays[EPISODE_RETURN][ended], "length": self.arrays[EPISODE_LENGTH][ended]}
         for key in self.layout.info_keys:
-            values = self.arrays[_EPISODE_INFO + key][ended]
+            values = self.arrays[EPISODE_INFO + key][ended]
             values = values[~np.isnan(values)]
             if values.size:
                 episodes[key] = values

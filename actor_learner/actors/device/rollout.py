@@ -1,0 +1,408 @@
+"""The rollout of a batch as one program: policy, environments and resets in a scan over the steps of an unroll."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from actor_learner.actors.transport.batches import EPISODE_INFO, EPISODE_LENGTH, EPISODE_RETURN
+from actor_learner.environments.errors import EnvError, short
+from actor_learner.environments.jax.vector import choose
+from actor_learner.learner.acting import DeviceStep
+from actor_learner.learner.jax.compiled import AXIS
+from actor_learner.spaces.jax_env import JaxEnv, Step
+from actor_learner.spaces.kinds import Box
+from actor_learner.spaces.structure import MASK_KEY, Leaf
+from actor_learner.spaces.trajectory import FINAL, STATE
+from actor_learner.system.types import Tensor
+
+CHECKED = ("observation", "reward", "behaviour_log_prob", MASK_KEY)
+"""What a rollout says to be as it must: finite, or for a mask with an allowed action for each choice."""
+
+
+class Carry(NamedTuple):
+    """What goes on from batch to batch, on the device: but for the key, a row for each environment."""
+
+    key: Tensor
+    state: Any  # of the environments
+    observation: tuple[Tensor, ...]  # leaves, to act on next
+    start: Tensor  # bool, True where an episode begins with it
+    memory: tuple[Tensor, ...]  # leaves of the network's state
+    returns: Tensor  # of the episodes so far, float32
+    lengths: Tensor
+
+
+class Cut(NamedTuple):
+    """The first K truncations of each column in an unroll, `[K, N, ...]`, in the order of their rows."""
+
+    row: Tensor  # int32, -1: none
+    observation: tuple[Tensor, ...]  # leaves of the last observations
+    memory: tuple[Tensor, ...]  # leaves of the states in which they are seen
+
+
+class Rollout:
+    """Steps `num_envs` environments `steps` times with a policy, by a program of the device or of several.
+
+    step: the policy's. ladder: the exponent of epsilons over environments. info_keys: entries of `Step.info` to report;
+    the attribute has those that the environment has.
+
+    Raises EnvError where the environment isn't what `JaxEnv` asks for, before anything is compiled.
+    """
+
+    def __init__(
+        self,
+        env: JaxEnv,
+        step: DeviceStep,
+        distribution: str,
+        *,
+        num_envs: int,
+        steps: int,
+        ladder: float = 0.0,
+        info_keys: Sequence[str] = (),
+        devices: int = 1,
+    ) -> None:
+        self._env, self._weights_of = env, step.weights_of
+        self._policy, self._spaces = step.policy, step.policy.spaces
+        self._num_envs, self._steps, self._ladder = num_envs, steps, ladder
+        self._devices, self._on_gpu = devices, "GPU" in step.device
+        self._to_env = [_to_env(leaf, distribution) for leaf in self._spaces.action.leaves]
+        self._masks_from_env = self._spaces.masked and not self._spaces.has_mask_leaf
+        self.info_keys = check_env(env, self._leaves, self._spaces, info_keys)
+
+    def begin(self, key: Tensor) -> Carry:
+        """Return the carry with which the first rollout starts: new episodes in all environments."""
+        key, own = jax.random.split(key)
+        index = jnp.arange(self._num_envs)
+        state, observation = self._reset(own, index)
+        memory = tuple(jnp.zeros((self._num_envs, *shape), jnp.float32) for shape in self._policy.state_shapes)
+        zeros = jnp.zeros(self._num_envs, jnp.float32)
+        carry = Carry(key, state, observation, jnp.ones(self._num_envs, bool), memory, zeros, zeros)
+        strong: Carry = jax.tree.map(_strong, carry)
+        return strong
+
+    def __call__(self, weights: Tensor, carry: Carry, cuts: int) -> tuple[Carry, dict[str, Tensor]]:
+        """Return the carry after an unroll, and the arrays of a block, by their names. weights: a vector.
+
+        Beside them, `cuts [devices]` has the largest numbers of truncations in a column: where one is above the
+        argument, the arrays are wrong, and the rollout has to be repeated with more. `fine`: bool `[devices, 4]`, by
+        `CHECKED`.
+        """
+        key, of_noise, of_steps = jax.random.split(carry.key, 3)
+        index = jnp.arange(self._num_envs)
+        steps = self._noise(of_noise), jax.random.split(of_steps, self._steps)
+        arguments = self._weights_of(weights), carry._replace(key=None), *steps, index
+
+        def unroll(*arguments: Any) -> tuple[Carry, dict[str, Tensor]]:
+            return self._unroll(*arguments, cuts=cuts)
+
+        if self._devices > 1:
+            columns, rows, everywhere = PartitionSpec(AXIS), PartitionSpec(None, AXIS), PartitionSpec()
+            results = jax.tree_util.tree_map_with_path(placement, jax.eval_shape(unroll, *arguments))
+            given = everywhere, columns, rows, everywhere, columns
+            unroll = jax.shard_map(unroll, in_specs=given, out_specs=results, check_vma=False)
+        after, arrays = unroll(*arguments)
+        return after._replace(key=key), arrays
+
+    def _unroll(
+        self, weights: Sequence[Tensor], carry: Carry, noise: Tensor, keys: Tensor, index: Tensor, *, cuts: int
+    ) -> tuple[Carry, dict[str, Tensor]]:
+        """Return the carry and the arrays for the environments with these numbers, `index [N]`."""
+        count = len(index)
+        none = Cut(
+            jnp.full((cuts, count), -1, jnp.int32),
+            tuple(jnp.zeros((cuts, *leaf.shape), leaf.dtype) for leaf in carry.observation),
+            tuple(jnp.zeros((cuts, *leaf.shape), leaf.dtype) for leaf in carry.memory),
+        )
+
+        def step(both: tuple[Carry, Cut, Tensor], now: tuple[Tensor, Tensor, Tensor]) -> Any:
+            (before, cut, counts), (row, key, drawn) = both, now
+            mask = self._mask(before)
+            acted = self._policy.step(
+                self._inputs(before.observation, before.start, before.memory, drawn, mask), weights
+            )
+            of_step, of_reset = jax.random.split(key)
+            action = self._spaces.action.unflatten(
+                [to_env(leaf) for to_env, leaf in zip(self._to_env, acted.action, strict=True)]
+            )
+            stepped = jax.vmap(self._env.step)(_keys(of_step, index), before.state, action)
+            seen = self._leaves(stepped.observation)
+            terminated = stepped.terminated != 0
+            truncated = (stepped.truncated != 0) & ~terminated
+            done = terminated | truncated
+            reward = jnp.asarray(stepped.reward, jnp.float32)
+            places = truncated & (counts == jnp.arange(cuts)[:, None])
+            cut = Cut(
+                jnp.where(places, row, cut.row),
+                *(
+                    tuple(choose_places(places, new, old) for new, old in zip(*both, strict=True))
+                    for both in ((seen, cut.observation), (acted.state, cut.memory))
+                ),
+            )
+            state, observation = self._renewed(done, of_reset, index, stepped.state, seen)
+            returns, lengths = before.returns + reward, before.lengths + 1.0
+            arrays = {
+                "observation": before.observation,
+                "action": acted.action,
+                "reward": reward,
+                "terminated": terminated,
+                "truncated": truncated,
+                "behaviour_log_prob": acted.log_prob.reshape(-1),
+                "start": before.start,
+                EPISODE_RETURN: jnp.where(done, returns, jnp.nan),
+                EPISODE_LENGTH: jnp.where(done, lengths, jnp.nan),
+                **({} if mask is None else {MASK_KEY: mask}),
+                **{
+                    EPISODE_INFO + name: jnp.where(done, jnp.asarray(stepped.info[name], jnp.float32), jnp.nan)
+                    for name in self.info_keys
+                },
+            }
+            zero = jnp.zeros_like(returns)
+            after = Carry(
+                before.key,
+                state,
+                observation,
+                done,
+                tuple(acted.state),
+                jnp.where(done, zero, returns),
+                jnp.where(done, zero, lengths),
+            )
+            return (jax.tree.map(_strong, after), cut, counts + truncated), arrays
+
+        first = carry, none, jnp.zeros(count, jnp.int32)
+        rows = jnp.arange(self._steps, dtype=jnp.int32), keys, noise
+        (after, cut, counts), arrays = jax.lax.scan(step, first, rows)
+        return after, self._block_arrays(weights, carry, after, cut, counts, arrays)
+
+    def _block_arrays(
+        self, weights: Sequence[Tensor], before: Carry, after: Carry, cut: Cut, counts: Tensor, arrays: dict[str, Any]
+    ) -> dict[str, Tensor]:
+        """Return the arrays of a block, from those of the scan."""
+        found: dict[str, Tensor] = dict(arrays)
+        fine = [jnp.bool_(True)]
+        last = jnp.maximum(counts - 1, 0)
+        columns = jnp.arange(len(counts))
+        observations = zip(
+            self._spaces.observation.leaves, found.pop("observation"), after.observation, cut.observation, strict=True
+        )
+        for leaf, values, end, ends in observations:
+            found[leaf.name] = jnp.concatenate([values, end[None]])
+            found[FINAL + leaf.name] = ends[jnp.minimum(last, len(ends) - 1), columns]
+            fine += [_is_fine(leaf, found[leaf.name]), _is_fine(leaf, ends)]
+        for leaf, values in zip(self._spaces.action.leaves, found.pop("action"), strict=True):
+            found[leaf.name] = values.astype(leaf.dtype)
+        found["start"] = jnp.concatenate([found["start"], after.start[None]])
+        found["final_row"] = cut.row[jnp.minimum(last, len(cut.row) - 1), columns]
+        found |= {f"{STATE}{number}": leaf for number, leaf in enumerate(before.memory)}
+        found["truncation_value"] = self._truncation_values(weights, cut)
+        masks = jnp.bool_(True)
+        if MASK_KEY in found:
+            found[MASK_KEY] = found[MASK_KEY] != 0
+            choices = (slice(each.first_column, each.first_column + each.size) for each in self._spaces.masks.choices)
+            masks = jnp.stack([found[MASK_KEY][..., columns].any(-1).all() for columns in choices]).all()
+        numbers = (jnp.isfinite(found[name]).all() for name in ("reward", "behaviour_log_prob"))
+        found["fine"] = jnp.stack([jnp.stack(fine).all(), *numbers, masks])[None]
+        found["cuts"] = counts.max()[None]
+        return found
+
+    def _truncation_values(self, weights: Sequence[Tensor], cut: Cut) -> Tensor:
+        """Return the values of the last observations of truncated episodes at their rows, `[T, N]`, 0 elsewhere."""
+        cuts, count = cut.row.shape
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), cut)
+        no_start = jnp.zeros(cuts * count, bool)
+
+        def values() -> Tensor:
+            inputs = self._inputs(flat.observation, no_start, flat.memory)
+            if self._policy.draws:
+                inputs.append(jnp.zeros((cuts * count, self._noise_columns), jnp.float32))
+            return self._policy.value(inputs, weights).reshape(cuts, count)
+
+        found = jax.lax.cond((cut.row >= 0).any(), values, lambda: jnp.zeros((cuts, count), jnp.float32))
+        at = cut.row == jnp.arange(self._steps)[:, None, None]  # [T, K, N]
+        return jnp.where(at, found, 0.0).sum(1)
+
+    def _reset(self, key: Tensor, index: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
+        """Return states and the leaves of observations of new episodes."""
+        state, observation = jax.vmap(self._env.reset)(_keys(key, index))
+        return state, self._leaves(observation)
+
+    def _renewed(self, done: Tensor, key: Tensor, index: Tensor, state: Any, seen: tuple[Tensor, ...]) -> Any:
+        """Return states and observations, those of new episodes where `done [N]`."""
+        before = jax.tree.map(_strong, (state, seen))
+
+        def renewed() -> Any:
+            return choose(done, jax.tree.map(_strong, self._reset(key, index)), before)
+
+        # A GPU waits for the host to learn which branch it takes.
+        return renewed() if self._on_gpu else jax.lax.cond(done.any(), renewed, lambda: before)
+
+    def _leaves(self, observation: Any) -> tuple[Tensor, ...]:
+        """Return the leaves of observations as a trajectory has them."""
+        leaves = self._spaces.observation.leaves
+        found = zip(leaves, self._spaces.observation.flatten(observation), strict=True)
+        return tuple((value if leaf.start is None else value - leaf.start).astype(leaf.dtype) for leaf, value in found)
+
+    def _mask(self, carry: Carry) -> Tensor | None:
+        """Return which actions are allowed, bool `[N, M]`; None where the environments give no masks."""
+        if not self._spaces.masked:
+            return None
+        if self._masks_from_env:
+            return jax.vmap(getattr(self._env, MASK_KEY))(carry.state) != 0
+        parts = zip(self._spaces.observation.leaves, carry.observation, strict=True)
+        masks = [value.reshape(len(value), -1) for leaf, value in parts if leaf.path[:1] == (MASK_KEY,)]
+        return jnp.concatenate(masks, axis=1) != 0
+
+    def _inputs(
+        self,
+        observation: Sequence[Tensor],
+        start: Tensor,
+        memory: Sequence[Tensor],
+        noise: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> list[Tensor]:
+        """Return inputs of `PolicyStep`: of its step with noise, else of its value."""
+        inputs = list(observation)
+        if self._policy.state_shapes:
+            inputs += [start.astype(jnp.float32)[:, None], *memory]
+        inputs += [] if noise is None else [noise]
+        return inputs if mask is None else [*inputs, mask.astype(jnp.float32)]
+
+    @property
+    def _noise_columns(self) -> int:
+        return sum(self._policy.distribution.noise) + self._policy.draws
+
+    def _noise(self, key: Tensor) -> Tensor:
+        """Return the noise of all steps, `[T, N, columns]`, as `PolicyStep` takes it."""
+        uniform, normal = self._policy.distribution.noise
+        shape = self._steps, self._num_envs
+        of_uniform, of_normal, of_all = jax.random.split(key, 3)
+        parts = []
+        if uniform:
+            drawn = 1.0 - jax.random.uniform(of_uniform, (*shape, uniform))
+            if self._ladder:
+                rungs = 1.0 + self._ladder * jnp.arange(self._num_envs) / max(1, self._num_envs - 1)
+                drawn = drawn.at[..., 0].power(1.0 / rungs)
+            parts.append(drawn)
+        if normal:
+            parts.append(jax.random.normal(of_normal, (*shape, normal)))
+        if self._policy.draws:
+            parts.append(jnp.broadcast_to(1.0 - jax.random.uniform(of_all, (self._steps, 1, 1)), (*shape, 1)))
+        return jnp.concatenate(parts, axis=-1) if parts else jnp.zeros((*shape, 0))
+
+
+def choose_places(places: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """Return `new [N, ...]` where `places [K, N]`, `old [K, N, ...]` elsewhere."""
+    return jnp.where(places.reshape(*places.shape, *(1,) * (new.ndim - 1)), new, old)
+
+
+def _keys(key: Tensor, index: Tensor) -> Tensor:
+    """Return a key for each environment, which depends on its number alone."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, index)
+
+
+def _strong(leaf: Tensor) -> Tensor:
+    """Return an array without a weak type: a program's own results have none, and it would be compiled twice."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return leaf
+    return jax.lax.convert_element_type(leaf, leaf.dtype)
+
+
+def _is_fine(leaf: Leaf, values: Tensor) -> Tensor:
+    """Return whether observations are finite, or within their range."""
+    if jnp.issubdtype(values.dtype, jnp.floating):
+        return jnp.isfinite(values).all()
+    if isinstance(leaf.space, Box):
+        return jnp.bool_(True)
+    count = np.asarray(getattr(leaf.space, "nvec", getattr(leaf.space, "n", 2)))
+    most = 1 if values.dtype == jnp.int8 else count - 1
+    return ((values >= 0) & (values <= most)).all()
+
+
+def _to_env(leaf: Leaf, distribution: str) -> Callable[[Tensor], Tensor]:
+    """Return the function that converts a leaf of actions, as `policy.policy.leaf_to_env` does."""
+    dtype = jax.dtypes.canonicalize_dtype(leaf.space.dtype)
+    if not isinstance(leaf.space, Box):
+        start = np.asarray(0 if leaf.start is None else leaf.start, dtype)
+        return lambda action: action.astype(dtype) + start
+    low, high = leaf.space.low.astype(dtype), leaf.space.high.astype(dtype)
+    if distribution == "squashed":
+        centre, scale = low / 2 + high / 2, high / 2 - low / 2
+        return lambda action: jnp.clip(centre + scale * jnp.tanh(action.astype(dtype)), low, high)
+    return lambda action: jnp.clip(action.astype(dtype), low, high)
+
+
+def placement(path: Any, leaf: Any) -> PartitionSpec:
+    """Return how several devices hold a part of a rollout's result: by columns, `[N, ...]` or `[T, N, ...]`."""
+    if path[0].idx == 0:
+        return PartitionSpec() if path[1].name == "key" else PartitionSpec(AXIS)
+    name = path[1].key
+    by_column = name in ("fine", "cuts") or name.startswith((FINAL, STATE))
+    return PartitionSpec(AXIS) if by_column else PartitionSpec(None, AXIS)
+
+
+def check_env(
+    env: JaxEnv, leaves_of: Callable[[Any], tuple[Any, ...]], spaces: Any, info_keys: Sequence[str]
+) -> tuple[str, ...]:
+    """Trace an environment, and return those of `info_keys` that it reports.
+
+    Raises EnvError for a step that isn't a `Step`, a state that changes its structure, shapes or dtypes, and anything
+    that doesn't fit its space.
+    """
+    name = type(env).__name__
+    key = jax.random.key(0)
+    action = jax.tree.map(jnp.asarray, env.action_space.sample())
+    begun = _traced(env.reset, f"{name}.reset", key)
+    if not isinstance(begun, tuple) or len(begun) != 2:
+        raise EnvError(f"`{name}.reset` must return (state, observation). Received: {short(begun)}")
+    state, observation = begun
+    stepped = _traced(env.step, f"{name}.step", key, state, action)
+    if not isinstance(stepped, Step):
+        raise EnvError(f"`{name}.step` must return an al.Step. Received: {short(stepped)}")
+    _check_same(f"the state of `{name}`", state, stepped.state)
+    for source, found in ((f"`{name}.reset`", observation), (f"`{name}.step`", stepped.observation)):
+        _check_observation(source, found, spaces.observation, leaves_of)
+    for field in ("reward", "terminated", "truncated"):
+        shape = np.shape(getattr(stepped, field))
+        if shape != ():
+            raise EnvError(f"`{name}.step` must return `{field}` without a shape. Received: shape={shape}")
+    return tuple(key for key in info_keys if key in stepped.info)
+
+
+def _traced(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
+    try:
+        return jax.eval_shape(function, *arguments)
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise EnvError(
+            f"`{name}` must be a pure function that JAX can trace. Received: {type(error).__name__}: {short(text)}"
+        ) from error
+
+
+def _check_same(what: str, before: Any, after: Any) -> None:
+    old, new = (jax.tree_util.tree_flatten_with_path(value) for value in (before, after))
+    if old[1] != new[1]:
+        raise EnvError(f"{what} must keep its structure from `reset` to `step`. Received: {new[1]}, at first {old[1]}")
+    for (path, first), (_, second) in zip(old[0], new[0], strict=True):
+        if (first.shape, first.dtype) != (second.shape, second.dtype):
+            leaf = jax.tree_util.keystr(path)
+            received = f"{second.dtype}{list(second.shape)}, at first {first.dtype}{list(first.shape)}"
+            raise EnvError(
+                f"{what} must keep shapes and dtypes from `reset` to `step`, but {leaf} doesn't. Received: {received}"
+            )
+
+
+def _check_observation(source: str, found: Any, structure: Any, leaves_of: Callable[[Any], tuple[Any, ...]]) -> None:
+    try:
+        leaves = structure.flatten(found)
+    except (ValueError, TypeError, KeyError) as error:
+        raise EnvError(f"{source} must return an observation of its space: {error}") from error
+    for leaf, value in zip(structure.leaves, leaves, strict=True):
+        if tuple(np.shape(value)) != leaf.shape:
+            received = f"shape {tuple(np.shape(value))}"
+            raise EnvError(f"{source} must return `{leaf.label}` of shape {leaf.shape}. Received: {received}")
+        if not np.can_cast(value.dtype, leaf.dtype, "same_kind") and value.dtype != bool:
+            raise EnvError(f"{source} must return `{leaf.label}` as {leaf.dtype}. Received: {value.dtype}")

@@ -1,0 +1,224 @@
+"""Libraries of environments written in JAX, as `JaxEnv`: gymnax, Brax, MuJoCo Playground, Jumanji and Craftax.
+
+An adapter takes a library's bare environment, which doesn't reset itself: so the last observation of an episode that is
+cut off isn't lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from actor_learner.spaces.jax_env import JaxEnv, Step
+
+_BRAX_LIMIT = 1000
+"""The steps of an episode of Brax, where its own training programs cut it off."""
+_NO_LIMIT = 2**30
+
+
+class Gymnax:
+    """An environment of gymnax 1.x, by its functions that don't reset.
+
+    Args:
+        env: the environment of `gymnax.make`.
+        params: its parameters; None: the default ones.
+    """
+
+    def __init__(self, env: Any, params: Any = None) -> None:
+        self._env, self._params = env, env.default_params if params is None else params
+        from gymnax.environments.spaces import gymnax_space_to_gym_space
+
+        self.observation_space = gymnax_space_to_gym_space(env.observation_space(self._params))
+        self.action_space = gymnax_space_to_gym_space(env.action_space(self._params))
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        observation, state = self._env.reset_env(key, self._params)
+        return state, observation
+
+    def step(self, key: Any, state: Any, action: Any) -> Step:
+        observation, state, reward, terminated, info = self._env.step_env(key, state, action, self._params)
+        truncated = self._env.is_truncated(state, self._params)
+        return Step(state, observation, reward, terminated, truncated, _numbers(info))
+
+
+class Craftax:
+    """An environment of Craftax, made with `auto_reset=False`. It counts its time limit among the ends, which are told
+    apart here.
+
+    Args:
+        env: the environment of `make_craftax_env_from_name`.
+        params: its parameters; None: the default ones.
+    """
+
+    def __init__(self, env: Any, params: Any = None) -> None:
+        self._env, self._params = env, env.default_params if params is None else params
+        self._endless = self._params.replace(max_timesteps=_NO_LIMIT)
+        box = env.observation_space(self._params)
+        self.observation_space = gym.spaces.Box(float(box.low), float(box.high), box.shape, np.float32)
+        self.action_space = gym.spaces.Discrete(int(env.action_space(self._params).n))
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        observation, state = self._env.reset_env(key, self._params)
+        return state, observation
+
+    def step(self, key: Any, state: Any, action: Any) -> Step:
+        observation, state, reward, done, info = self._env.step_env(key, state, action, self._params)
+        terminated = self._env.is_terminal(state, self._endless)
+        return Step(state, observation, reward, terminated, done, _numbers(info))
+
+
+class Brax:
+    """A bare environment of Brax or MuJoCo Playground, without the wrappers that count steps and reset.
+
+    Args:
+        env: an environment of `brax.envs.get_environment` or `mujoco_playground.registry.load`.
+        episode_length: the steps after which an episode is cut off, counted here.
+    """
+
+    def __init__(self, env: Any, episode_length: int = _BRAX_LIMIT) -> None:
+        self._env, self._limit = env, episode_length
+        self.observation_space = jax.tree.map(
+            _unbounded, jax.eval_shape(env.reset, jax.random.key(0)).obs, is_leaf=lambda leaf: hasattr(leaf, "shape")
+        )
+        if isinstance(self.observation_space, Mapping):
+            self.observation_space = gym.spaces.Dict(dict(self.observation_space))
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
+        self.metadata = {"render_fps": round(1 / float(env.dt))}
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        state = self._env.reset(key)
+        return (state, jnp.int32(0)), _as_dict(state.obs)
+
+    def step(self, key: Any, state: Any, action: Any) -> Step:
+        inner, count = state
+        inner, count = self._env.step(inner, action), count + 1
+        terminated = inner.done > 0.5
+        info = _numbers(inner.metrics)
+        return Step((inner, count), _as_dict(inner.obs), inner.reward, terminated, count >= self._limit, info)
+
+    def render(self, state: Any) -> Any:
+        """Return a picture of a state."""
+        inner = state[0]
+        if hasattr(self._env, "mj_model"):
+            return np.asarray(self._env.render([inner])[0])
+        from brax.io.image import render_array
+
+        return np.asarray(render_array(self._env.sys, inner.pipeline_state))
+
+
+class Jumanji:
+    """An environment of Jumanji. An episode that ends with a discount above 0 was cut off.
+
+    Args:
+        env: the environment of `jumanji.make`.
+    """
+
+    def __init__(self, env: Any) -> None:
+        from jumanji.specs import jumanji_specs_to_gym_spaces
+
+        self._env = env
+        self.observation_space = jumanji_specs_to_gym_spaces(env.observation_spec)
+        self.action_space = jumanji_specs_to_gym_spaces(env.action_spec)
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        state, first = self._env.reset(key)
+        return state, _as_dict(first.observation)
+
+    def step(self, key: Any, state: Any, action: Any) -> Step:
+        state, now = self._env.step(state, action)
+        last, terminated = now.step_type == 2, jnp.all(now.discount == 0)
+        info = _numbers(now.extras or {})
+        return Step(state, _as_dict(now.observation), jnp.sum(now.reward), last & terminated, last, info)
+
+
+def _unbounded(leaf: Any) -> gym.Space[Any]:
+    return gym.spaces.Box(-np.inf, np.inf, leaf.shape, np.float32)
+
+
+def _as_dict(observation: Any) -> Any:
+    """Return named tuples and other mappings as dicts."""
+    if hasattr(observation, "_asdict"):
+        observation = observation._asdict()
+    if isinstance(observation, Mapping):
+        return {name: _as_dict(part) for name, part in observation.items()}
+    return observation
+
+
+def _numbers(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that are numbers without a shape."""
+    return {name: value for name, value in info.items() if np.shape(value) == ()}
+
+
+def make_gymnax(env_id: str, **env_kwargs: Any) -> JaxEnv:
+    import gymnax
+
+    return Gymnax(*gymnax.make(env_id, **env_kwargs))
+
+
+def make_brax(env_id: str, episode_length: int = _BRAX_LIMIT, **env_kwargs: Any) -> JaxEnv:
+    from brax import envs
+
+    return Brax(envs.get_environment(env_id, **env_kwargs), episode_length)
+
+
+def make_playground(env_id: str, episode_length: int | None = None, **env_kwargs: Any) -> JaxEnv:
+    from mujoco_playground import registry
+
+    config = registry.get_default_config(env_id)
+    return Brax(registry.load(env_id, **env_kwargs), episode_length or int(config.episode_length))
+
+
+def make_jumanji(env_id: str, **env_kwargs: Any) -> JaxEnv:
+    import jumanji
+
+    return Jumanji(jumanji.make(env_id, **env_kwargs))
+
+
+def make_craftax(env_id: str, **env_kwargs: Any) -> JaxEnv:
+    from craftax.craftax_env import make_craftax_env_from_name
+
+    env = make_craftax_env_from_name(env_id, auto_reset=False)
+    return Craftax(env, env.default_params.replace(**env_kwargs))
+
+
+def known_gymnax() -> list[str]:
+    import gymnax
+
+    return list(gymnax.registered_envs)
+
+
+def known_brax() -> list[str]:
+    from brax import envs
+
+    return list(envs._envs)
+
+
+def known_playground() -> list[str]:
+    from mujoco_playground import registry
+
+    return list(registry.ALL_ENVS)
+
+
+def known_jumanji() -> list[str]:
+    import jumanji
+
+    return list(jumanji.registered_environments())
+
+
+def known_craftax() -> list[str]:
+    return [f"Craftax-{kind}v1" for kind in ("Symbolic-", "Pixels-", "Classic-Symbolic-", "Classic-Pixels-")]
+
+
+MAKERS: Mapping[str, tuple[Callable[..., JaxEnv], Callable[[], list[str]]]] = {
+    "gymnax": (make_gymnax, known_gymnax),
+    "brax": (make_brax, known_brax),
+    "playground": (make_playground, known_playground),
+    "jumanji": (make_jumanji, known_jumanji),
+    "craftax": (make_craftax, known_craftax),
+}
+"""By prefix: what makes an environment by its id, and what lists the ids."""

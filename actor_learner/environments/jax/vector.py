@@ -1,0 +1,99 @@
+"""An environment in JAX as a Gymnasium vector environment: for evaluation, videos, and actors in processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from actor_learner.environments.autoreset import AnyVectorEnv
+from actor_learner.spaces.jax_env import JaxEnv
+from actor_learner.spaces.structure import MASK_KEY
+
+_FPS = 30  # of an environment that names no number
+
+
+def choose(flags: Any, yes: Any, no: Any) -> Any:
+    """Return the leaves of `yes` where `flags [N]`, those of `no` elsewhere. Keys of JAX may be among them."""
+
+    def where(yes: Any, no: Any) -> Any:
+        if jnp.issubdtype(yes.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(where(jax.random.key_data(yes), jax.random.key_data(no)))
+        return jnp.where(flags.reshape(-1, *(1,) * (yes.ndim - 1)), yes, no)
+
+    return jax.tree.map(where, yes, no)
+
+
+class JaxVectorEnv(AnyVectorEnv):
+    """Steps on the CPU, and resets in the step of an end (SAME_STEP), with the last observations in `final_obs`."""
+
+    def __init__(self, env: JaxEnv, num_envs: int, seed: int | None = None, render_mode: str | None = None) -> None:
+        self.num_envs, self._env = num_envs, env
+        self.render_mode = render_mode if hasattr(env, "render") else None
+        metadata = {"render_fps": _FPS, **getattr(env, "metadata", {})}
+        self.metadata = {**metadata, "autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": ["rgb_array"]}
+        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
+        self.observation_space = batch_space(env.observation_space, num_envs)
+        self.action_space = batch_space(env.action_space, num_envs)
+        self._cpu = jax.devices("cpu")[0]
+        self._reset_all, self._step_all = jax.jit(self._reset), jax.jit(self._step)
+        self._masks = jax.jit(jax.vmap(getattr(env, MASK_KEY))) if hasattr(env, MASK_KEY) else None
+        self._state: Any = None
+        self._key: Any = None
+        self._seed = seed
+
+    def _reset(self, key: Any) -> Any:
+        return jax.vmap(self._env.reset)(jax.random.split(key, self.num_envs))
+
+    def _step(self, key: Any, state: Any, action: Any) -> Any:
+        key, of_step, of_reset = jax.random.split(key, 3)
+        stepped = jax.vmap(self._env.step)(jax.random.split(of_step, self.num_envs), state, action)
+        done = (stepped.terminated != 0) | (stepped.truncated != 0)
+        before = stepped.state, stepped.observation
+        after = jax.lax.cond(done.any(), lambda: choose(done, self._reset(of_reset), before), lambda: before)
+        return key, *after, stepped._replace(state=None)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset all environments, with numbers drawn from `seed`."""
+        if seed is None and self._key is None:
+            seed = self._seed
+        with jax.default_device(self._cpu):
+            if seed is not None or self._key is None:
+                number = np.random.SeedSequence(seed).generate_state(1)[0]
+                self._key = jax.random.key(int(number))
+            self._key, own = jax.random.split(self._key)
+            self._state, observation = self._reset_all(own)
+        return jax.tree.map(np.asarray, observation), self._infos()
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        with jax.default_device(self._cpu):
+            of_jax = jax.tree.map(jnp.asarray, actions)
+            self._key, self._state, observation, stepped = self._step_all(self._key, self._state, of_jax)
+        terminated = np.asarray(stepped.terminated) != 0
+        truncated = (np.asarray(stepped.truncated) != 0) & ~terminated
+        infos, done = self._infos(), terminated | truncated
+        if done.any():
+            last = jax.tree.map(np.asarray, stepped.observation)
+            final = np.full(self.num_envs, None, object)
+            for row in np.flatnonzero(done).tolist():
+                final[row] = jax.tree.map(lambda leaf, row=row: leaf[row], last)
+            numbers = {name: np.asarray(values) for name, values in stepped.info.items()}
+            flags = {f"_{name}": done for name in numbers}
+            infos |= {"final_obs": final, "_final_obs": done, "final_info": {**numbers, **flags}, "_final_info": done}
+        return jax.tree.map(np.asarray, observation), np.asarray(stepped.reward), terminated, truncated, infos
+
+    def _infos(self) -> dict[str, Any]:
+        if self._masks is None:
+            return {}
+        with jax.default_device(self._cpu):
+            return {MASK_KEY: np.asarray(self._masks(self._state))}
+
+    def render(self) -> Any:
+        """Return a picture `[height, width, 3]` of each environment."""
+        states = jax.tree.map(np.asarray, self._state)
+        render = getattr(self._env, "render")  # noqa: B009
+        return tuple(render(jax.tree.map(lambda leaf, row=row: leaf[row], states)) for row in range(self.num_envs))
