@@ -11,6 +11,7 @@ from typing import Any
 
 from actor_learner.algorithms import BY_NAME
 from actor_learner.algorithms.hyperparameters import Hyperparameters
+from actor_learner.spaces.jax_env import is_jax_env
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.keras_import import import_keras_before
 
@@ -130,9 +131,10 @@ def same_env(one: object, other: object) -> bool:
 
 
 def callable_name(value: object) -> str:
-    """Return "module:qualified name" of a callable, or of an object's class."""
+    """Return "module:qualified name" of a callable, or of an object's class; "jax:" before an environment's in JAX."""
     named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}:{named.__qualname__}"
+    library = "jax:" if is_jax_env(value) else ""
+    return f"{library}{named.__module__}:{named.__qualname__}"
 
 
 def as_mark(value: object) -> dict[str, str]:

@@ -41,6 +41,7 @@ def bottleneck(
     max_policy_lag: int,
     updates: float = math.inf,
     replay: bool = False,
+    on_device: bool = False,
 ) -> Bottleneck | None:
     """Return the bottleneck of a run; None if the metrics lack shares of time.
 
@@ -59,6 +60,7 @@ def bottleneck(
         max_policy_lag: the most versions that actors may be behind.
         updates: the number of updates that the run has made.
         replay: whether the run learns from a replay buffer.
+        on_device: whether the learner's device steps the environments.
     """
     shares = {name: _share(metrics, name) for name in ("learning", *ACTOR_TIME)}
     if any(map(math.isnan, shares.values())):
@@ -79,6 +81,8 @@ def bottleneck(
         return Bottleneck("callbacks and checkpoints between updates", "do them less often")
     if shares["learning"] >= collecting or (overlaps and collecting < _MIN_IDLE):
         return Bottleneck("learning", _faster_learning(collecting, num_actors, cores, overlaps, replay))
+    if on_device:
+        return Bottleneck("environments on the device", "a larger num_envs may use more of it")
     network = max(
         (value for name, value in metrics.items() if name.startswith(HOST) and name.endswith("/receiving")), default=0.0
     )

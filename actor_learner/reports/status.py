@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from actor_learner.reports.bottleneck import Bottleneck, bottleneck
 from actor_learner.runs.metrics import ACTOR_TIME, HOST, LEARNER_TIME, has_undone, steps_of
 from actor_learner.runs.recorded_config import RecordedConfig
+from actor_learner.spaces.jax_env import steps_on_device
 
 SMOOTHING_SECONDS = 5.0
 """While a run goes on, speed and shares of time are means in which a row of this age counts 1/e of the newest."""
@@ -86,6 +87,7 @@ class Summary:
         self._env, self._algorithm = printable(config.env or "a run"), printable(config.algorithm)
         self._run_dir, self._cores = run_dir, config.cores
         self._num_actors = _integer(config, "num_actors")
+        self._on_device = steps_on_device(config.env, str(config.get("vectorization")))
         self._max_policy_lag = _integer(config, "max_policy_lag")
         self._total_steps = max(1, config.all_steps or 0)
         self._row: Mapping[str, Any] = {}
@@ -128,6 +130,7 @@ class Summary:
             max_policy_lag=self._max_policy_lag,
             updates=self.rows,
             replay="gradient_steps" in row,
+            on_device=self._on_device,
         )
         return RunStatus(
             env=self._env,

@@ -7,11 +7,12 @@ import pytest
 from actor_learner.reports.bottleneck import MIN_UPDATES, bottleneck
 
 
-def judge(learning, collecting, env, acting, other, *, actors=2, cores=4, lag=0, replay=False, **more):
+def judge(learning, collecting, env, acting, other, *, actors=2, cores=4, lag=0, replay=False, device=False, **more):
     shares = {"learning": learning, "collecting": collecting, "env": env, "acting": acting, "other": other}
     shares["waiting"] = 1 - env - acting - other
     metrics = {f"time/{name}": share for name, share in shares.items()}
-    found = bottleneck({**metrics, **more}, num_actors=actors, cores=cores, max_policy_lag=lag, replay=replay)
+    of_run = {"num_actors": actors, "cores": cores, "max_policy_lag": lag, "replay": replay, "on_device": device}
+    found = bottleneck({**metrics, **more}, **of_run)
     return str(found)
 
 
@@ -47,6 +48,8 @@ def judge(learning, collecting, env, acting, other, *, actors=2, cores=4, lag=0,
         ((0.4, 0.6, 0.9, 0.1, 0.0), {"lag": 1}, "environments; another actor would help"),
         ((0.4, 0.6, 0.9, 0.1, 0.0), {"lag": 1, "actors": 4}, "environments; every core has an actor, so more cores"),
         ((0.4, 0.6, 0.3, 0.0, 0.0), {"lag": 4}, "the slowest actor; a larger max_policy_lag would let the others"),
+        # The device steps the environments: no actors could help.
+        ((0.3, 0.7, 1.0, 0.0, 0.0), {"actors": 0, "device": True}, "environments on the device; a larger num_envs may"),
         # One process does it all.
         ((0.3, 0.7, 0.6, 0.1, 0.3), {"actors": 0}, "environments; num_actors=1 or more would step them in other"),
     ],
