@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from actor_learner.benchmark.measure import Measured
 from actor_learner.benchmark.roofline import NAMES, Prospect
 from actor_learner.benchmark.whole import LEARNER
-from actor_learner.config.config import TrainConfig
 from actor_learner.reports.bottleneck import Bottleneck, bottleneck
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME
-from actor_learner.spaces.jax_env import steps_on_device
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +26,7 @@ def show(measured: Measured, console: Console) -> None:
     config, others, ratios = measured.config, measured.cores_used["others"], measured.ratios
     spread = f" ({min(ratios):.0%} to {max(ratios):.0%} in {len(ratios)} rounds)" if len(ratios) > 1 else ""
     for item in (
-        f"{config.env_name}, {config.algorithm_name}: {_actors(config)}, "
+        f"{config.env_name}, {config.algorithm_name}: {config.num_actors} actor{'s'[: config.num_actors != 1]}, "
         f"{sum(config.env_counts)} environments x {config.unroll_length} steps, lag {config.max_policy_lag}, "
         f"{measured.cores} cores",
         _parts(measured),
@@ -96,12 +94,6 @@ def sentence(measured: Measured) -> str:
     return f"{text} {expected}".strip()
 
 
-def _actors(config: TrainConfig) -> str:
-    if steps_on_device(config.env, config.vectorization):
-        return "on the device"
-    return f"{config.num_actors} actor{'s'[: config.num_actors != 1]}"
-
-
 def limited_by(measured: Measured) -> Bottleneck | None:
     actors, config = dict(measured.shares), measured.config
     learner = actors.pop(LEARNER)
@@ -117,7 +109,6 @@ def limited_by(measured: Measured) -> Bottleneck | None:
         cores=measured.cores,
         max_policy_lag=config.max_policy_lag,
         replay=config.algorithm.REPLAYS,
-        on_device=steps_on_device(config.env, config.vectorization),
     )
 
 

@@ -67,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = train_config(arguments)
     config.require_one_policy("tune")
+    config.require_actors("tune")
     output = _new_file(arguments.output, config)
     resolve_env(**config.env_arguments)
     check_memory(config.num_actors)

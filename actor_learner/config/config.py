@@ -331,6 +331,12 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             text = f"`policies` must be left out of {what}, which measures one policy"
             raise ValueError(f"{text}. Received: policies={list(self.policies)}")
 
+    def require_actors(self, what: str) -> None:
+        """Raise ValueError where the device steps the environments. what: the command that measures actors."""
+        if steps_on_device(self.env, self.vectorization):
+            text = f"{what} measures actors, of which an environment in JAX has none; `train` shows its speed"
+            raise ValueError(f"{text}. Received: env={self.env!r}")
+
     @property
     def of_policies(self) -> Mapping[str, TrainConfig]:
         """The config of each policy, where several play: the run's, with the policy's own fields over it."""

@@ -108,6 +108,9 @@ OF_PROCESSES = (
 )
 """Settings that mean nothing where the learner's device steps the environments, and those of several agents."""
 
+_AS_ON_DEVICE = {"num_actors": 0, "max_policy_lag": 0, "on_env_error": "raise", "max_restarts": 0}
+"""Settings of processes that say what happens there."""
+
 _ENVS_ON_DEVICE = 64
 
 
@@ -118,7 +121,7 @@ def on_device(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
     """
     for name in OF_PROCESSES:
         value = given[name]
-        if value != defaults[name] and not (value == 0 and name in ("num_actors", "max_policy_lag")):
+        if value != defaults[name] and (name not in _AS_ON_DEVICE or value != _AS_ON_DEVICE[name]):
             expected = "left out for an environment in JAX, which the learner's device steps (vectorization='sync' has"
             raise refusal(name, f"{expected} actors step it)", value)
     return {"num_actors": 0, "max_policy_lag": 0, "num_envs": given["num_envs"] or _ENVS_ON_DEVICE}

@@ -308,7 +308,7 @@ def test_an_environment_that_breaks_the_protocol_is_one_line(env, message):
         ({"max_policy_lag": 1}, "`max_policy_lag` must be left out"),
         ({"acting": "device"}, "`acting` must be left out"),
         ({"envs_per_actor": 3}, "`envs_per_actor` must be left out"),
-        ({"on_env_error": "raise"}, "`on_env_error` must be left out"),
+        ({"max_restarts": 3}, "`max_restarts` must be left out"),
         ({"wrappers": ["TimeLimit"]}, "wrappers"),
         ({"vectorization": "threads"}, "vectorization='threads'"),
         ({"env_kwargs": {"noise": 1}}, "`env_kwargs` must be left out"),
