@@ -261,6 +261,7 @@ class ActorPool:
         self._opponents: set[int] = set()
         self._newest_opponent = -1  # of all that were ever frozen
         self._blocks: Sequence[AnyBlock] = ()
+        self._views: dict[int, dict[str, Trajectory]] = {}
         settings = self._settings
         if settings.num_actors:
             factory.dumps()  # refuses what can't be sent
@@ -359,6 +360,14 @@ class ActorPool:
 
     def _batch(self, found: Mapping[str, Trajectory]) -> Any:
         return Trajectories(found) if self._has_several else found[ONLY_POLICY]
+
+    def _of_block(self, index: int) -> dict[str, Trajectory]:
+        """Return a block's trajectory for each policy: the same views on its memory each time, but on a device."""
+        if (found := self._views.get(index)) is None:
+            found = self._trajectories(self._blocks[index])
+            if not self._group.acts_on_device:  # where each unroll has arrays of its own
+                self._views[index] = found
+        return found
 
     def _trajectories(self, block: AnyBlock, *, blank: bool = False) -> dict[str, Trajectory]:
         """Return a block's trajectory for each policy, or zeros in their shapes."""
@@ -503,7 +512,7 @@ class ActorPool:
             if self._settings.self_play is not None:
                 self.results = _taken(self.episodes, kept=self._settings.info_keys)
             self.timings, self.unrolls = _fractions(done), done
-            found = self._trajectories(self._blocks[index])
+            found = self._of_block(index)
             if any(trajectory.valid.any() for trajectory in found.values()):
                 return self._batch(found)
 
@@ -515,8 +524,8 @@ class ActorPool:
         """
         with self._group.lock:
             index = self._schedule.upcoming()
-            block = None if index is None or not self._blocks else self._blocks[index]
-        return None if block is None else self._batch(self._trajectories(block))
+            found = None if index is None or not self._blocks else self._of_block(index)
+        return None if found is None else self._batch(found)
 
     def blank_trajectory(self) -> Any:
         """Return a batch of zeros, shaped as by `collect`, in which each step is an episode. It serves to compile an
@@ -623,7 +632,7 @@ class ActorPool:
     def close(self) -> None:
         """End the actors and everything that they started; idempotent, from any thread."""
         self._end()
-        self._blocks = ()
+        self._blocks, self._views = (), {}
 
     def __enter__(self) -> Self:
         return self
