@@ -83,8 +83,8 @@ def test_quickstart(tmp_path):
     assert "text/html" in kinds["train"]
     assert "image/png" in kinds["plot"]
     assert "<video" in "".join(out["data"].get("text/html", "") for out in code["evaluate"]["outputs"] if "data" in out)
-    (acted,) = code["deploy"]["outputs"]
-    assert float(acted["text"].removeprefix("return of the exported policy:")) >= 8
+    printed = "".join(out["text"] for out in code["deploy"]["outputs"])  # in pieces, where the kernel wrote so
+    assert float(printed.removeprefix("return of the exported policy:")) >= 8
 
 
 @pytest.mark.usefixtures("without_xla")
