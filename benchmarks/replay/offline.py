@@ -25,7 +25,7 @@ from benchmarks.peers.libraries import prepare, versions
 ENV, DATASET = "HalfCheetah-v5", "halfcheetah/recorded-v0"
 SAC_STEPS, RECORDED, EPISODES = 100_000, 60, 10
 COMMAND = ("-m", "actor_learner.cli")
-PACKAGES = ("torch==2.13.0",), ("d3rlpy==2.8.*", "h5py", "mujoco")
+PACKAGES = ("torch==2.13.0",), ("d3rlpy==2.8.*", "h5py", "imageio", "mujoco")
 SECONDS = 3600.0
 
 

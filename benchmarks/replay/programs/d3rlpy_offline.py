@@ -48,11 +48,12 @@ def main() -> None:
         encoders = {f"{name}_encoder_factory": encoder for name in ("actor", "critic", "value")}
         config = d3rlpy.algos.IQLConfig(weight_temp=task["temperature"], **encoders)
     learner = config.create(device="cpu:0")
+    env = gym.make(task["env"])  # which needs packages: before it learns
     started = time.perf_counter()
     steps = task["gradient_steps"]
     learner.fit(read(task["data"]), n_steps=steps, n_steps_per_epoch=steps, show_progress=False, save_interval=10**9)
     seconds = time.perf_counter() - started
-    env, returns = gym.make(task["env"]), []
+    returns = []
     for episode in range(task["episodes"]):
         observation, total, ended = env.reset(seed=EVALUATION_SEED + episode)[0], 0.0, False
         while not ended:
