@@ -39,7 +39,7 @@ from actor_learner.environments.self_play import Seats
 from actor_learner.environments.teams import PolicyOf
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.teams import ExportedTeam
-from actor_learner.spaces.jax_env import JaxEnv
+from actor_learner.spaces.jax_env import steps_on_device
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import OWN_KEY
 from actor_learner.spaces.teams import TeamSpaces
@@ -245,12 +245,10 @@ class ActorPool:
             TimeoutError: Actors weren't ready in time.
         """
         arguments = {**locals(), "info_keys": tuple(dict.fromkeys(check_info_keys(info_keys)))}  # each one once
-        wrapping = vectorization, wrappers, wrapper_kwargs
-        factory = resolve_env(env, env_kwargs, *wrapping, check_pickle=False)
-        jax_env = factory.jax_env() if vectorization == "auto" else None
-        if jax_env is not None:
+        if in_jax := steps_on_device(env, vectorization):
             parameters = inspect.signature(ActorPool).parameters
-            arguments |= on_device(arguments, {name: parameters[name].default for name in OF_PROCESSES})
+            defaults = {name: parameters[name].default for name in OF_PROCESSES}
+            arguments |= on_device(arguments, defaults, keras_backend())
         self._settings = PoolSettings(**{name: arguments[name] for name in names_of(PoolSettings)})
         self._env_counts = self._settings.env_counts
         self.episodes: dict[str, Any] = {}
@@ -263,8 +261,8 @@ class ActorPool:
         self._blocks: Sequence[AnyBlock] = ()
         self._views: dict[int, dict[str, Trajectory]] = {}
         settings = self._settings
-        if settings.num_actors:
-            factory.dumps()  # refuses what can't be sent
+        wrapping = settings.vectorization, settings.wrappers, settings.wrapper_kwargs
+        factory = resolve_env(env, env_kwargs, *wrapping, check_pickle=settings.num_actors > 0)
         if settings.self_play is not None:
             factory = dataclasses.replace(factory, seats=Seats.of(settings.self_play))
         if settings.policies is not None:
@@ -273,7 +271,7 @@ class ActorPool:
         factory = dataclasses.replace(factory, with_state=settings.centralized_value)
         self.env_name = factory.name
         if group is None:
-            group = self._make_group(factory, logs_dir) if jax_env is None else self._device_group(jax_env)
+            group = self._device_group(factory) if in_jax else self._make_group(factory, logs_dir)
         self._group = group
         self._process = os.getpid()
         self._end = weakref.finalize(self, self._group.close)  # at the interpreter's end, too
@@ -294,13 +292,9 @@ class ActorPool:
         kind = ProcessActors if settings.ray_address is None else ClusterActors
         return kind(factory.dumps(), startups, settings, None if logs_dir is None else Path(logs_dir))
 
-    def _device_group(self, env: JaxEnv) -> ActorGroup:
+    def _device_group(self, factory: EnvFactory) -> ActorGroup:
         """Return the group that steps environments in JAX on the learner's device."""
-        if (backend := keras_backend()) != "jax":
-            raise ValueError(
-                "An environment in JAX needs KERAS_BACKEND=jax, or actors that step it (vectorization='sync'). "
-                f"Received: KERAS_BACKEND={backend}, env={self.env_name!r}"
-            )
+        env = factory.jax_env()
         if (num_envs := sum(self._env_counts)) % self._settings.devices:
             received = f"devices={self._settings.devices}, num_envs={num_envs}"
             raise ValueError(f"`devices` must share the environments evenly. Received: {received}")

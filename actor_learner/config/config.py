@@ -314,14 +314,9 @@ class TrainConfig(checks.NamedFields, PoolSettings):
 
     def _step_on_device(self) -> None:
         """Take what others have where the learner's device steps environments in JAX."""
-        if self.backend != "jax":
-            raise ValueError(
-                "An environment in JAX needs JAX (--backend jax, or KERAS_BACKEND=jax), or actors that step it "
-                f"(vectorization='sync'). Received: backend={self.backend!r}, env={self.env!r}"
-            )
-        given = {name: getattr(self, name) for name in (*OF_PROCESSES, "num_envs")}
-        fields = dataclasses.fields(self)
-        settings = on_device(given, {field.name: field.default for field in fields if field.name in given})
+        given = {name: getattr(self, name) for name in (*OF_PROCESSES, "num_envs", "env")}
+        defaults = {field.name: field.default for field in dataclasses.fields(self) if field.name in given}
+        settings = on_device(given, defaults, str(self.backend))
         for name, value in settings.items():
             object.__setattr__(self, name, value)
 

@@ -114,11 +114,18 @@ _AS_ON_DEVICE = {"num_actors": 0, "max_policy_lag": 0, "on_env_error": "raise", 
 _ENVS_ON_DEVICE = 64
 
 
-def on_device(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def on_device(given: Mapping[str, Any], defaults: Mapping[str, Any], backend: str) -> dict[str, Any]:
     """Return the settings that others have where the learner's device steps environments in JAX.
 
-    defaults: of `given`, where "not given" looks like this. Raises ValueError for one of `OF_PROCESSES` that is given.
+    given: with the environment, `env`. defaults: the values of `OF_PROCESSES` that weren't given. backend: Keras's.
+
+    Raises ValueError for one of `OF_PROCESSES` that is given, and where Keras doesn't run on JAX.
     """
+    if backend != "jax":
+        raise ValueError(
+            "An environment in JAX needs JAX (--backend jax, or KERAS_BACKEND=jax), or actors that step it "
+            f"(vectorization='sync'). Received: backend={backend!r}, env={given['env']!r}"
+        )
     for name in OF_PROCESSES:
         value = given[name]
         if value != defaults[name] and (name not in _AS_ON_DEVICE or value != _AS_ON_DEVICE[name]):

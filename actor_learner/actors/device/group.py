@@ -26,12 +26,12 @@ from actor_learner.learner import backend
 from actor_learner.learner.acting import DeviceStep
 from actor_learner.spaces.jax_env import JaxEnv
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import MASK_KEY
+from actor_learner.spaces.structure import MASK_KEY, has_mask_leaf
 from actor_learner.spaces.trajectory import DeviceTrajectory
 from actor_learner.system.fields import refusal
 from actor_learner.system.types import Array, Tensor
 
-_OF_EPISODES = (EPISODE_RETURN, EPISODE_LENGTH)
+_OF_EPISODES = (EPISODE_INFO, EPISODE_RETURN, EPISODE_LENGTH)
 
 
 class DeviceBlock(Block):
@@ -55,7 +55,7 @@ class DeviceBlock(Block):
 
     def fill(self, arrays: Mapping[str, Tensor], version: int) -> None:
         """Take a rollout's arrays."""
-        on_host = {name: np.asarray(arrays[name]) for name in arrays if name.startswith(("episode/", *_OF_EPISODES))}
+        on_host = {name: np.asarray(arrays[name]) for name in arrays if name.startswith(_OF_EPISODES)}
         versions = np.full(self.layout.spec.num_envs, version, np.int64)
         self.arrays = {**self._constant, **arrays, **on_host, "policy_version": versions}
 
@@ -94,9 +94,8 @@ class DeviceActors(ActorGroup):
         self._cuts = 1
 
     def spaces(self, seconds: float) -> Spaces:
-        masked = hasattr(self._env, MASK_KEY)
-        spaces = Spaces(self._env.observation_space, self._env.action_space, masked)
-        return Spaces(spaces.observation_space, spaces.action_space, masked or spaces.has_mask_leaf)
+        masked = hasattr(self._env, MASK_KEY) or has_mask_leaf(self._env.observation_space)
+        return Spaces(self._env.observation_space, self._env.action_space, masked)
 
     def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
         exported, step, self._schedule = plan.one_policy, plan.step, schedule

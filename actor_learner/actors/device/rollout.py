@@ -17,7 +17,8 @@ from actor_learner.learner.acting import DeviceStep
 from actor_learner.learner.jax.compiled import AXIS
 from actor_learner.spaces.jax_env import JaxEnv, Step
 from actor_learner.spaces.kinds import Box
-from actor_learner.spaces.structure import MASK_KEY, Leaf
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import MASK_KEY, Leaf, Structure
 from actor_learner.spaces.trajectory import FINAL, STATE
 from actor_learner.system.types import Tensor
 
@@ -72,7 +73,7 @@ class Rollout:
         self._devices, self._on_gpu = devices, "GPU" in step.device
         self._to_env = [_to_env(leaf, distribution) for leaf in self._spaces.action.leaves]
         self._masks_from_env = self._spaces.masked and not self._spaces.has_mask_leaf
-        self.info_keys = check_env(env, self._leaves, self._spaces, info_keys)
+        self.info_keys = check_env(env, self._spaces, info_keys)
 
     def begin(self, key: Tensor) -> Carry:
         """Return the carry with which the first rollout starts: new episodes in all environments."""
@@ -201,7 +202,6 @@ class Rollout:
         found["truncation_value"] = self._truncation_values(weights, cut)
         masks = jnp.bool_(True)
         if MASK_KEY in found:
-            found[MASK_KEY] = found[MASK_KEY] != 0
             choices = (slice(each.first_column, each.first_column + each.size) for each in self._spaces.masks.choices)
             masks = jnp.stack([found[MASK_KEY][..., columns].any(-1).all() for columns in choices]).all()
         numbers = (jnp.isfinite(found[name]).all() for name in ("reward", "behaviour_log_prob"))
@@ -344,9 +344,7 @@ def placement(path: Any, leaf: Any) -> PartitionSpec:
     return PartitionSpec(AXIS) if by_column else PartitionSpec(None, AXIS)
 
 
-def check_env(
-    env: JaxEnv, leaves_of: Callable[[Any], tuple[Any, ...]], spaces: Any, info_keys: Sequence[str]
-) -> tuple[str, ...]:
+def check_env(env: JaxEnv, spaces: Spaces, info_keys: Sequence[str]) -> tuple[str, ...]:
     """Trace an environment, and return those of `info_keys` that it reports.
 
     Raises EnvError for a step that isn't a `Step`, a state that changes its structure, shapes or dtypes, and anything
@@ -364,7 +362,7 @@ def check_env(
         raise EnvError(f"`{name}.step` must return an al.Step. Received: {short(stepped)}")
     _check_same(f"the state of `{name}`", state, stepped.state)
     for source, found in ((f"`{name}.reset`", observation), (f"`{name}.step`", stepped.observation)):
-        _check_observation(source, found, spaces.observation, leaves_of)
+        _check_observation(source, found, spaces.observation)
     for field in ("reward", "terminated", "truncated"):
         shape = np.shape(getattr(stepped, field))
         if shape != ():
@@ -395,7 +393,7 @@ def _check_same(what: str, before: Any, after: Any) -> None:
             )
 
 
-def _check_observation(source: str, found: Any, structure: Any, leaves_of: Callable[[Any], tuple[Any, ...]]) -> None:
+def _check_observation(source: str, found: Any, structure: Structure) -> None:
     try:
         leaves = structure.flatten(found)
     except (ValueError, TypeError, KeyError) as error:

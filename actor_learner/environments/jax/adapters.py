@@ -21,7 +21,18 @@ _BRAX_LIMIT = 1000
 _NO_LIMIT = 2**30
 
 
-class Gymnax:
+class _WithParams:
+    """An environment whose functions take parameters, as gymnax's and Craftax's do."""
+
+    def __init__(self, env: Any, params: Any) -> None:
+        self._env, self._params = env, env.default_params if params is None else params
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        observation, state = self._env.reset_env(key, self._params)
+        return state, observation
+
+
+class Gymnax(_WithParams):
     """An environment of gymnax 1.x, by its functions that don't reset.
 
     Args:
@@ -30,15 +41,11 @@ class Gymnax:
     """
 
     def __init__(self, env: Any, params: Any = None) -> None:
-        self._env, self._params = env, env.default_params if params is None else params
         from gymnax.environments.spaces import gymnax_space_to_gym_space
 
+        super().__init__(env, params)
         self.observation_space = gymnax_space_to_gym_space(env.observation_space(self._params))
         self.action_space = gymnax_space_to_gym_space(env.action_space(self._params))
-
-    def reset(self, key: Any) -> tuple[Any, Any]:
-        observation, state = self._env.reset_env(key, self._params)
-        return state, observation
 
     def step(self, key: Any, state: Any, action: Any) -> Step:
         observation, state, reward, terminated, info = self._env.step_env(key, state, action, self._params)
@@ -46,7 +53,7 @@ class Gymnax:
         return Step(state, observation, reward, terminated, truncated, _numbers(info))
 
 
-class Craftax:
+class Craftax(_WithParams):
     """An environment of Craftax, made with `auto_reset=False`. It counts its time limit among the ends, which are told
     apart here.
 
@@ -56,15 +63,11 @@ class Craftax:
     """
 
     def __init__(self, env: Any, params: Any = None) -> None:
-        self._env, self._params = env, env.default_params if params is None else params
+        super().__init__(env, params)
         self._endless = self._params.replace(max_timesteps=_NO_LIMIT)
         box = env.observation_space(self._params)
         self.observation_space = gym.spaces.Box(float(box.low), float(box.high), box.shape, np.float32)
         self.action_space = gym.spaces.Discrete(int(env.action_space(self._params).n))
-
-    def reset(self, key: Any) -> tuple[Any, Any]:
-        observation, state = self._env.reset_env(key, self._params)
-        return state, observation
 
     def step(self, key: Any, state: Any, action: Any) -> Step:
         observation, state, reward, done, info = self._env.step_env(key, state, action, self._params)
