@@ -30,6 +30,7 @@ TOPICS = {
     "offline": "benchmarks.replay.offline",
     "scaling": "benchmarks.scaling.scaling",
     "figures": "benchmarks.figures",
+    "device": "benchmarks.device.device",
     "gpu": "benchmarks.gpu.gpu",
     "gpu-pack": "benchmarks.gpu.pack",
     "memory": "benchmarks.overhead.memory",

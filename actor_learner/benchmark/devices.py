@@ -74,7 +74,7 @@ def _acting(measured: Measured) -> dict[str, float] | None:
     from actor_learner.learner.cost import multiplications
 
     config, parts = measured.config, measured.parts
-    if multiplications(measured.network) < _MIN_MULTIPLICATIONS:
+    if config.acts_on_device or multiplications(measured.network) < _MIN_MULTIPLICATIONS:
         return None
     call = _time_call(measured)
     batch = call * config.unroll_length

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actor_learner.actors.actor import make_startups
 from actor_learner.actors.processes.group import variables_of
-from actor_learner.benchmark.parts import PARTS, PartProcesses, unroll_cost
+from actor_learner.benchmark.parts import PARTS, PartProcesses, Rollouts, unroll_cost
 from actor_learner.benchmark.roofline import NAMES, Cost, Parts, Prospect, Roof, prospects, roof
 from actor_learner.benchmark.whole import LEARNER, Run, System, process_order
 from actor_learner.config.config import TrainConfig
@@ -89,6 +89,7 @@ class Measured:
             num_actors=self.config.num_actors,
             cores=self.cores,
             max_policy_lag=self.config.max_policy_lag,
+            on_device=self.config.acts_on_device,
         )
 
     @property
@@ -137,7 +138,7 @@ class Measured:
 
     @property
     def slower_than_alone(self) -> dict[str, float]:
-        """The time of each part in the whole system, divided by its time alone."""
+        """The time of each part in the whole system, divided by its time alone, where that isn't 0."""
         factors: dict[str, list[float]] = {name: [] for name in NAMES}
         actors = max(1, self.config.num_actors)
         for each in self.rounds:
@@ -156,7 +157,7 @@ def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Sa
     progress.
     """
     say("starting")
-    with System(config) as system, _part_processes(system) as alone:
+    with System(config) as system, _actors_alone(system) as alone:
         found = []
         for number in range(1, rounds + 1):
             say(f"round {number} of {rounds}")
@@ -167,8 +168,10 @@ def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Sa
         return Measured(config, available_cores(), found, system.batch, system.learner.network)
 
 
-def _part_processes(system: System) -> PartProcesses:
+def _actors_alone(system: System) -> PartProcesses | Rollouts:
     config, actors = system.config, system.actors
+    if config.acts_on_device:
+        return Rollouts(lambda: actors.collect(timeout=None), config.unroll_length)
     startups = make_startups(config.env_counts, config)
     factory = dataclasses.replace(resolve_env(**config.env_arguments), with_state=config.centralized_value)
     return PartProcesses(factory, startups, actors.exported, actors.layout, config.actor_timeout, variables_of(config))

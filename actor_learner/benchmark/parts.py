@@ -136,6 +136,22 @@ class PartProcesses(contextlib.AbstractContextManager["PartProcesses"]):
         self.close()
 
 
+class Rollouts(contextlib.AbstractContextManager["Rollouts"]):
+    """The rollouts of the learner's device alone. Environments and acting are one program, which counts as "env".
+
+    collect: makes one, and waits for it.
+    """
+
+    def __init__(self, collect: Callable[[], object], unroll_length: int) -> None:
+        self._collect, self._unroll_length = collect, unroll_length
+
+    def measure(self, part: str, seconds: float) -> list[Reading]:
+        return [_repeat(self._collect, seconds, self._unroll_length) if part == "env" else Reading(1, Cost(0.0, 0.0))]
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
 def unroll_cost(readings: list[Reading], unroll_length: int) -> Cost:
     """Return the mean cost of a part of one unroll."""
     wall = statistics.fmean(reading.cost.wall / reading.steps for reading in readings)
@@ -231,7 +247,7 @@ class Part:
         return Reading(steps, Cost(wall, cpu))
 
 
-def _repeat(step: Callable[[], None], seconds: float, steps_at_once: int) -> Reading:
+def _repeat(step: Callable[[], object], seconds: float, steps_at_once: int) -> Reading:
     """Call `step` for this time, at least once."""
     stopwatch = Stopwatch()
     calls, chunk, end = 0, 1, time.perf_counter() + seconds

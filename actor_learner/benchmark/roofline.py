@@ -42,7 +42,8 @@ class Parts:
     """The costs of one batch, part by part, each measured alone.
 
     steps: env steps in a batch. env, acting, copying: of one actor's columns. update: of the whole batch. num_actors:
-    0 is one actor in the learner's process. cores: the number that the run may use.
+    0 is one actor in the learner's process. cores: the number that the run may use. on_device: the learner's device
+    steps the environments, and `env` is all of a rollout.
     """
 
     steps: float
@@ -53,6 +54,7 @@ class Parts:
     num_actors: int
     cores: int
     max_policy_lag: int
+    on_device: bool = False
 
     @property
     def actor(self) -> Cost:
@@ -117,8 +119,9 @@ def with_actors(parts: Parts, num_actors: int) -> Parts:
 
 def prospects(parts: Parts) -> list[Prospect]:
     """Return the changes that raise the roof by at least 5%, the best first."""
+    more = {} if parts.on_device else {"one more actor": with_actors(parts, parts.num_actors + 1)}
     changes = {
-        "one more actor": with_actors(parts, parts.num_actors + 1),
+        **more,
         "an update twice as fast": dataclasses.replace(parts, update=parts.update * 0.5),
         "environments twice as fast": dataclasses.replace(parts, env=parts.env * 0.5),
     }

@@ -24,9 +24,10 @@ _MIN_SLOWDOWN = 1.15  # the least factor by which a mentioned part takes longer 
 
 def show(measured: Measured, console: Console) -> None:
     config, others, ratios = measured.config, measured.cores_used["others"], measured.ratios
+    actors = f"{config.num_actors} actor{'s'[: config.num_actors != 1]}"
     spread = f" ({min(ratios):.0%} to {max(ratios):.0%} in {len(ratios)} rounds)" if len(ratios) > 1 else ""
     for item in (
-        f"{config.env_name}, {config.algorithm_name}: {config.num_actors} actor{'s'[: config.num_actors != 1]}, "
+        f"{config.env_name}, {config.algorithm_name}: {'on the device' if config.acts_on_device else actors}, "
         f"{sum(config.env_counts)} environments x {config.unroll_length} steps, lag {config.max_policy_lag}, "
         f"{measured.cores} cores",
         _parts(measured),
@@ -36,7 +37,7 @@ def show(measured: Measured, console: Console) -> None:
         f"achieved {measured.achieved:,.0f} steps/s, roof {measured.roof.steps_per_second:,.0f}: "
         f"[bold]{measured.ratio:.0%}[/bold]{spread}",
         sentence(measured),
-        network_line(measured.bytes_per_step, measured.achieved),
+        *([] if config.acts_on_device else [network_line(measured.bytes_per_step, measured.achieved)]),
     ):
         console.print(item, highlight=False, soft_wrap=isinstance(item, str))
     if _MAX_TOLD_SHARE > others >= _MIN_WARNED_SHARE:
@@ -109,6 +110,7 @@ def limited_by(measured: Measured) -> Bottleneck | None:
         cores=measured.cores,
         max_policy_lag=config.max_policy_lag,
         replay=config.algorithm.REPLAYS,
+        on_device=config.acts_on_device,
     )
 
 
@@ -130,8 +132,12 @@ def _parts(measured: Measured) -> Table:
     parts, slower = measured.parts, measured.slower_than_alone
     for name, label in NAMES.items():
         cost = getattr(parts, name)
+        if parts.on_device and not cost.wall:
+            continue
         factor = f"{slower[label]:.2f}x" if label in slower else ""
-        whose = "a batch" if name == "update" else "an actor's unroll"
+        if parts.on_device and name == "env":
+            label = "environments and acting"
+        whose = "a batch" if name == "update" or parts.on_device else "an actor's unroll"
         table.add_row(label, whose, f"{1e3 * cost.wall:,.2f}", f"{1e3 * cost.cpu:,.2f}", factor)
     return table
 

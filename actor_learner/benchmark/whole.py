@@ -69,7 +69,8 @@ class System(contextlib.AbstractContextManager["System"]):
         try:
             compute_reward = self._stack.enter_context(goal_rewards(config))
             self.learner = new_learner(config, self.actors, compute_reward)
-            self.batch: Trajectory = self.actors.collect(timeout=None).copy()
+            batch = self.actors.collect(timeout=None)
+            self.batch: Trajectory = batch if config.acts_on_device else batch.copy()
             for _ in range(2):  # the first may only set statistics
                 self.learner.update(self.batch)
         except BaseException:

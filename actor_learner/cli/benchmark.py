@@ -74,7 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
     configs = _configs(arguments)
     config = configs[0]
     config.require_one_policy("benchmark")
-    config.require_actors("benchmark")
     resolve_env(**config.env_arguments)  # refused before TensorFlow is loaded
     check_memory(max(each.num_actors for each in configs))
     if len(configs) > 1:

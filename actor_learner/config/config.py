@@ -326,9 +326,14 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             text = f"`policies` must be left out of {what}, which measures one policy"
             raise ValueError(f"{text}. Received: policies={list(self.policies)}")
 
+    @property
+    def acts_on_device(self) -> bool:
+        """Whether the learner's device steps the environments, which are written in JAX."""
+        return steps_on_device(self.env, self.vectorization)
+
     def require_actors(self, what: str) -> None:
         """Raise ValueError where the device steps the environments. what: the command that measures actors."""
-        if steps_on_device(self.env, self.vectorization):
+        if self.acts_on_device:
             text = f"{what} measures actors, of which an environment in JAX has none; `train` shows its speed"
             raise ValueError(f"{text}. Received: env={self.env!r}")
 
@@ -392,7 +397,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         """Take the algorithm's defaults where fields are left open."""
         defaults = self._algorithm_defaults()
         object.__setattr__(self, "_left_open", {name for name in defaults if getattr(self, name) is None})
-        if steps_on_device(self.env, self.vectorization):
+        if self.acts_on_device:
             self._step_on_device()
         for name in self.left_open:
             if getattr(self, name) is None:

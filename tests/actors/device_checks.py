@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import json
 import warnings
 from types import SimpleNamespace
@@ -14,8 +15,11 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
+from rich.console import Console
 
 import actor_learner as al
+from actor_learner.benchmark.measure import as_json, measure_setting
+from actor_learner.benchmark.text import show
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from actor_learner.networks.contract import call_network
@@ -23,8 +27,10 @@ from actor_learner.networks.step import PolicyStep
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import DeviceTrajectory
 from actor_learner.spaces.validate import validate_trajectory
+from benchmarks.device.child import speed, truncation
+from benchmarks.device.envs import CartPole
 from tests.support.counting_memory import Counter
-from tests.support.jax_envs import LIMIT, Endless, Masked, MaskedByEntry, Numbers, Walk, allowed
+from tests.support.jax_envs import LIMIT, Masked, MaskedByEntry, Numbers, Walk, allowed
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:__array__ implementation")]  # Keras's
 
@@ -213,18 +219,6 @@ def test_the_state_of_a_memory_at_a_truncation_is_the_episodes_own():
         np.testing.assert_allclose(batch.truncation_value[cut], LIMIT)
 
 
-def test_rewards_that_are_cut_off_go_on_in_the_value():
-    """The value of a reward of 1 for ever is 1 / (1 - gamma); where each tenth step is an end, it would be 5.3."""
-    with pool(Endless(), num_envs=16, seed=0) as actors:
-        algorithm = al.PPO(gamma=0.9, gae_lambda=0.9, minibatch_size=64, epochs=10, learning_rate=3e-3, ent_coef=0.0)
-        learner = al.Learner(actors.network, algorithm, action_space=actors.action_space)
-        for _ in range(60):
-            learner.update(actors.collect())
-            actors.publish(learner.flat_weights())
-        (found,) = values_of(actors.network, np.zeros((1, 1), np.float32))
-    assert found == pytest.approx(10.0, abs=0.1)
-
-
 def test_a_vector_environment_of_gymnasium_plays_the_same_games():
     factory = resolve_env(Walk())
     with contextlib.closing(factory.make(4, 0)) as env:
@@ -354,6 +348,52 @@ def test_a_named_environment_gets_its_arguments():
         assert np.isfinite(actors.collect().copy().reward).all()
     with pytest.raises(EnvError, match="can't be called with these `env_kwargs`"):
         pool("jax:tests.support.jax_envs:Walk", env_kwargs={"wind": 0.5})
+
+
+def test_a_benchmark_on_the_device_measures_rollouts_and_gives_no_advice_about_actors():
+    algorithm = al.PPO(minibatch_size=32, epochs=1)
+    config = al.TrainConfig(env=Walk(), backend="jax", num_envs=8, unroll_length=T, algorithm=algorithm)
+    measured = measure_setting(config, rounds=1, seconds=0.05)
+    found = as_json(measured)
+    assert found["parts"]["env"]["wall_seconds"] > 0
+    assert found["parts"]["acting"]["wall_seconds"] == found["parts"]["copying"]["wall_seconds"] == 0
+    update = found["parts"]["update"]["wall_seconds"]
+    assert found["batch_seconds"]["roof"] == pytest.approx(found["parts"]["env"]["wall_seconds"] + update)
+    assert not any("actor" in change for change in found["expected"])
+    console = Console(file=io.StringIO(), width=120)
+    show(measured, console)
+    text = console.file.getvalue()
+    assert "on the device, 8 environments x 16 steps" in text
+    assert "environments and acting" in text
+    assert "other machines" not in text
+
+
+def test_cart_pole_in_jax_is_gymnasiums():
+    env, other = CartPole(), gym.make("CartPole-v1").unwrapped
+    state, seen = env.reset(jax.random.key(0))
+    other.reset()
+    other.state = np.array(seen, np.float64)
+    step, ended = jax.jit(env.step), False
+    for number in range(60):
+        action = int(number % 3 > 0)
+        stepped = step(jax.random.key(1), state, action)
+        expected, _, ended, _, _ = other.step(action)
+        np.testing.assert_allclose(stepped.observation, expected, rtol=1e-4, atol=1e-5)
+        assert bool(stepped.terminated) == ended
+        if ended:
+            break
+        state = stepped.state
+    assert ended
+
+
+def test_a_published_program_learns_a_time_limit_as_an_end():
+    sizes = {"device": "cpu", "num_envs": 16, "unroll_length": 16, "minibatch_size": 64, "epochs": 10}
+    found = truncation(SimpleNamespace(**sizes, updates=60))
+    assert found["ours"] == pytest.approx(10.0, abs=0.1)
+    assert found["program"] < 6
+    task = SimpleNamespace(**sizes, env="jax:benchmarks.device.envs:CartPole", ways=["device", "program"])
+    task.rounds, task.seconds = 1, 0.01
+    assert set(speed(task)) == {"device", "program"}
 
 
 def test_a_run_is_trained_resumed_evaluated_and_reported(tmp_path):

@@ -10,6 +10,7 @@ from actor_learner.config.presets import PRESETS, preset_fields
 from actor_learner.config.self_play import SelfPlay
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
+from actor_learner.spaces.jax_env import names_jax_env
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,10 +23,15 @@ class CautiousDQN(al.DQN):
     caution: float = 0.5
 
 
+def in_actors(env):
+    """Return what lets actors step an environment in JAX, on any backend of Keras."""
+    return {"vectorization": "sync"} if names_jax_env(env) else {}
+
+
 @pytest.mark.parametrize(("env", "algorithm"), [(env, name) for env, by_name in PRESETS.items() for name in by_name])
 def test_every_preset_makes_a_config_of_a_registered_environment(env, algorithm):
     pattern, env = env, env.replace("*", "Breakout-v1" if env.startswith("MinAtar/") else "Breakout-v5")
-    config = al.preset(env, algorithm=algorithm)
+    config = al.preset(env, algorithm=algorithm, **in_actors(env))
     assert config.env == env
     assert type(config.algorithm).__name__.lower() == algorithm
     try:
@@ -204,7 +210,7 @@ def test_a_subclass_takes_the_preset_of_its_ancestor(monkeypatch):
 def test_presets_are_not_changed_by_using_them():
     before = copy.deepcopy(PRESETS)
     for name, by_algorithm in PRESETS.items():
-        al.preset(name, algorithm=next(iter(by_algorithm)), seed=3, gamma=0.1)
+        al.preset(name, algorithm=next(iter(by_algorithm)), seed=3, gamma=0.1, **in_actors(name))
     assert before == PRESETS
 
 

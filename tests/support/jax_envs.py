@@ -96,16 +96,3 @@ class Masked(MaskedByEntry):
 def allowed(state):
     choices = jnp.arange(4)
     return (choices == state) | (choices == (state + 1) % 4)
-
-
-class Endless:
-    """A reward of 1 in each step and nothing to see; cut off after 10 steps, never terminated."""
-
-    observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, key):
-        return jnp.int32(0), jnp.zeros(1)
-
-    def step(self, key, state, action):
-        return al.Step(state + 1, jnp.zeros(1), 1.0, False, state + 1 >= 10)

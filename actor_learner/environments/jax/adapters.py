@@ -35,6 +35,9 @@ class _WithParams:
 class Gymnax(_WithParams):
     """An environment of gymnax 1.x, by its functions that don't reset.
 
+    MinAtar's grids are of bool, as MinAtar's own are, so that the default network reads them as images; gymnax has the
+    same bits as floats.
+
     Args:
         env: the environment of `gymnax.make`.
         params: its parameters; None: the default ones.
@@ -44,13 +47,23 @@ class Gymnax(_WithParams):
         from gymnax.environments.spaces import gymnax_space_to_gym_space
 
         super().__init__(env, params)
+        self._bits = env.name.endswith("-MinAtar")
         self.observation_space = gymnax_space_to_gym_space(env.observation_space(self._params))
+        if self._bits:
+            self.observation_space = gym.spaces.Box(0, 1, self.observation_space.shape, np.bool_)
         self.action_space = gymnax_space_to_gym_space(env.action_space(self._params))
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        state, observation = super().reset(key)
+        return state, self._seen(observation)
 
     def step(self, key: Any, state: Any, action: Any) -> Step:
         observation, state, reward, terminated, info = self._env.step_env(key, state, action, self._params)
         truncated = self._env.is_truncated(state, self._params)
-        return Step(state, observation, reward, terminated, truncated, _numbers(info))
+        return Step(state, self._seen(observation), reward, terminated, truncated, _numbers(info))
+
+    def _seen(self, observation: Any) -> Any:
+        return observation != 0 if self._bits else observation
 
 
 class Craftax(_WithParams):
@@ -173,6 +186,8 @@ def make_playground(env_id: str, episode_length: int | None = None, **env_kwargs
     from mujoco_playground import registry
 
     config = registry.get_default_config(env_id)
+    if "impl" in config and jax.default_backend() == "cpu":  # MuJoCo Warp is for GPUs
+        env_kwargs["config_overrides"] = {"impl": "jax", **(env_kwargs.get("config_overrides") or {})}
     return Brax(registry.load(env_id, **env_kwargs), episode_length or int(config.episode_length))
 
 

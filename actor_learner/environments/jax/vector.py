@@ -18,11 +18,16 @@ _FPS = 30  # of an environment that names no number
 
 
 def choose(flags: Any, yes: Any, no: Any) -> Any:
-    """Return the leaves of `yes` where `flags [N]`, those of `no` elsewhere. Keys of JAX may be among them."""
+    """Return the leaves of `yes` where `flags [N]`, those of `no` elsewhere. Keys of JAX may be among them.
+
+    Leaves of another length are `no`'s: MuJoCo Warp has buffers that all environments share.
+    """
 
     def where(yes: Any, no: Any) -> Any:
         if jnp.issubdtype(yes.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(where(jax.random.key_data(yes), jax.random.key_data(no)))
+        if yes.shape[:1] != flags.shape:
+            return no
         return jnp.where(flags.reshape(-1, *(1,) * (yes.ndim - 1)), yes, no)
 
     return jax.tree.map(where, yes, no)
