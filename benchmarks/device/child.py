@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,11 +79,16 @@ def speed(task: SimpleNamespace) -> Figures:
             ways["device"], _ = stack.enter_context(ours(task.env, task, device=task.device))
         if "program" in task.ways:
             ways["program"], _ = published_way(jax_env(task.env), task)
-        for name in (name for name in task.ways if name not in ("device", "program")):
+        for name in filter(is_installed, task.ways):
             options = {"num_actors": task.num_actors, "max_policy_lag": 1}
             ways[name], _ = stack.enter_context(ours(name, task, **options))
         counts = {name: updates_in(run, task.seconds) for name, run in ways.items()}
         return run_in_turns({name: lambda run=run, n=counts[name]: run(n) for name, run in ways.items()}, task.rounds)
+
+
+def is_installed(way: str) -> bool:
+    """Return whether a way is an environment for ordinary actors that can be made here."""
+    return way not in ("device", "program") and not (way.startswith("envpool:") and find_spec("envpool") is None)
 
 
 def updates_in(run: Callable[[int], Figures], seconds: float) -> int:

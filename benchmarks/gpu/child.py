@@ -273,6 +273,27 @@ def export_rows(num_actors: Sequence[int], works: Sequence[str]) -> Rows:
         for size in sorted({PIPELINES[work].export_size(actors) for actors in num_actors}):
             export_pipeline(PIPELINES[work], size)
             yield {"exported": f"{work}, {size} environments"}
+    export_cart_pole(num_actors)
+    yield {"exported": "CartPole in JAX"}
+
+
+def export_cart_pole(num_actors: Sequence[int]) -> None:
+    """Export the network of `scripts/measure device`, for its sizes on the device and in actors."""
+    import gymnasium as gym
+    import keras
+
+    from actor_learner.policy.export.exporting import export_network
+    from actor_learner.spaces.spaces import Spaces
+    from benchmarks.device.device import CART_POLE, WORKS
+    from benchmarks.device.envs import CartPole
+
+    sizes = [work.num_envs for work in WORKS.values() if work.env == CART_POLE]
+    in_actors = {-(-size // actors) for size in sizes for actors in num_actors}
+    for env, counts in ((CartPole, set(sizes)), (gym.make("CartPole-v1"), in_actors)):
+        for count in sorted(counts):
+            keras.utils.clear_session()
+            network = round_weights(al.default_network(env.observation_space, env.action_space))
+            export_network(network, Spaces(env.observation_space, env.action_space), count)
 
 
 def round_weights(network: Any) -> Any:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Measures with PYTHON, whose packages those beside this file complete; WORK keeps what is compiled for later calls.
+# Arguments: those of `scripts/measure gpu`, or `device` and those of `scripts/measure device`.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 work="${WORK:-$(mktemp -d)}"
@@ -9,4 +10,9 @@ if [ ! -e "$work/cache" ]; then
     chmod -R u=rwX,go= "$work/cache"
 fi
 export ACTOR_LEARNER_CACHE="$work/cache" KERAS_BACKEND=jax MUJOCO_GL=disable PYTHONPATH="$here/source"
-exec "${PYTHON:-python3}" -P -m benchmarks gpu --backend jax "$@"
+topic=(gpu --backend jax)
+if [ "${1:-}" = device ]; then
+    topic=(device --device gpu)
+    shift
+fi
+exec "${PYTHON:-python3}" -P -m benchmarks "${topic[@]}" "$@"

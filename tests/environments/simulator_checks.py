@@ -1,0 +1,114 @@
+"""Checks of the adapters with the simulators themselves, each in a virtual environment of its own: scripts/simulators.
+
+They need Keras on JAX, and skip the libraries that aren't installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from importlib.util import find_spec
+
+import jax
+import numpy as np
+import pytest
+
+import actor_learner as al
+from actor_learner.environments.errors import EnvError
+from actor_learner.environments.factory import resolve_env
+from actor_learner.environments.jax.source import find_jax_env
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the libraries'
+
+LIMIT = 5
+CASES = {
+    "gymnax:CartPole-v1": {},
+    "gymnax:Breakout-MinAtar": {},
+    "gymnax:Pendulum-v1": {},
+    "brax:inverted_pendulum": {"episode_length": LIMIT},
+    "playground:CartpoleBalance": {"episode_length": LIMIT},
+    "playground:CheetahRun": {"episode_length": LIMIT},
+    "jumanji:Snake-v1": {"time_limit": LIMIT},
+    "jumanji:Game2048-v1": {},
+    "craftax:Craftax-Classic-Symbolic-v1": {"max_timesteps": LIMIT},
+}
+"""Environments, and arguments that cut off their episodes after `LIMIT` steps, where they have them."""
+PACKAGES = {"playground": "mujoco_playground"}
+CUT_OFF = [name for name, arguments in CASES.items() if arguments]
+RENDERED = ["brax:inverted_pendulum", "playground:CartpoleBalance"]
+
+
+def needs(name):
+    library = name.partition(":")[0]
+    if find_spec(PACKAGES.get(library, library)) is None:
+        pytest.skip(f"{library} isn't installed")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_observations_are_in_the_space_and_batches_finite(name):
+    needs(name)
+    with al.ActorPool(name, num_envs=4, unroll_length=12, seed=1) as actors:
+        batch = actors.collect().copy()
+    assert batch.valid.all()
+    leaves = jax.tree.leaves(batch.observation)
+    assert all(np.isfinite(leaf.astype(np.float64)).all() for leaf in leaves)
+    env = find_jax_env(name, {}).make({})
+    _, observation = jax.jit(env.reset)(jax.random.key(0))
+    space = env.observation_space
+    assert jax.tree.map(np.shape, observation) == jax.tree.map(np.shape, space.sample())
+
+
+@pytest.mark.parametrize("name", CUT_OFF)
+def test_an_episode_that_is_cut_off_is_truncated_and_keeps_its_last_observation(name):
+    needs(name)
+    env = find_jax_env(name, {}).make(CASES[name])
+    step = jax.jit(env.step)
+    state, first = jax.jit(env.reset)(jax.random.key(0))
+    for number in range(LIMIT):
+        action = np.asarray(env.action_space.sample()) * 0
+        stepped = step(jax.random.key(number), state, action)
+        if bool(stepped.terminated):
+            pytest.skip("it ended by itself")
+        assert bool(stepped.truncated) == (number == LIMIT - 1)
+        state = stepped.state
+    again = step(jax.random.key(number), state, action)  # goes on: nothing was reset
+    same = jax.tree.map(np.array_equal, jax.tree.leaves(again.observation), jax.tree.leaves(first))
+    assert not all(same)
+
+
+@pytest.mark.parametrize("name", ["jumanji:Snake-v1", "jumanji:Game2048-v1"])
+def test_masks_of_jumanji_forbid_actions(name):
+    needs(name)
+    with al.ActorPool(name, num_envs=4, unroll_length=32, seed=1) as actors:
+        batch = actors.collect().copy()
+    mask = batch.action_mask
+    assert not mask.all()
+    assert np.take_along_axis(mask, batch.action[..., None].astype(int), -1).all()
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_pictures_are_drawn(name):
+    needs(name)
+    factory = resolve_env(name, render_mode="rgb_array")
+    with contextlib.closing(factory.make(1, 0)) as env:
+        env.reset(seed=0)
+        try:
+            picture = env.render()[0]
+        except Exception as error:
+            pytest.skip(f"no OpenGL here: {error}")
+    assert picture.dtype == np.uint8
+    assert picture.ndim == 3
+    assert picture.std() > 0
+
+
+@pytest.mark.parametrize("name", ["gymnax:CartPole-v2", "brax:antt", "jumanji:Snake", "craftax:Craftax"])
+def test_unknown_ids_are_one_line(name):
+    needs(name)
+    with pytest.raises(EnvError, match=f"has no `{name.partition(':')[2]}`"):
+        al.ActorPool(name, num_envs=4)
+
+
+@pytest.mark.parametrize("name", ["gymnax:CartPole-v1", "brax:inverted_pendulum", "jumanji:Snake-v1"])
+def test_ordinary_actors_step_the_same_environment(name):
+    needs(name)
+    with al.ActorPool(name, vectorization="sync", num_actors=1, num_envs=2, unroll_length=8) as actors:
+        assert actors.collect().reward.shape == (8, 2)
