@@ -30,7 +30,7 @@ from actor_learner.spaces.validate import validate_trajectory
 from benchmarks.device.child import speed, truncation
 from benchmarks.device.envs import CartPole
 from tests.support.counting_memory import Counter
-from tests.support.jax_envs import LIMIT, Masked, MaskedByEntry, Numbers, Walk, allowed
+from tests.support.jax_envs import LIMIT, Drawn, Masked, MaskedByEntry, Numbers, Walk, allowed
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:__array__ implementation")]  # Keras's
 
@@ -348,6 +348,17 @@ def test_a_named_environment_gets_its_arguments():
         assert np.isfinite(actors.collect().copy().reward).all()
     with pytest.raises(EnvError, match="can't be called with these `env_kwargs`"):
         pool("jax:tests.support.jax_envs:Walk", env_kwargs={"wind": 0.5})
+
+
+def test_pictures_are_of_each_environments_state():
+    env = resolve_env(Drawn()).source(2, 0, "rgb_array")
+    with contextlib.closing(env):
+        observation, _ = env.reset(seed=3)
+        assert env.metadata["render_fps"] == 7
+        for position, picture in zip(observation[:, 0], env.render(), strict=True):
+            assert picture.shape == (2, 3, 3)
+            assert (picture == np.uint8(100 + 50 * position)).all()
+        env.step(np.zeros((2, 1), np.float32))
 
 
 def test_a_benchmark_on_the_device_measures_rollouts_and_gives_no_advice_about_actors():

@@ -88,8 +88,7 @@ def test_masks_of_jumanji_forbid_actions(name):
 @pytest.mark.parametrize("name", RENDERED)
 def test_pictures_are_drawn(name):
     needs(name)
-    factory = resolve_env(name, render_mode="rgb_array")
-    with contextlib.closing(factory.make(1, 0)) as env:
+    with contextlib.closing(resolve_env(name).source(1, 0, "rgb_array")) as env:
         env.reset(seed=0)
         try:
             picture = env.render()[0]

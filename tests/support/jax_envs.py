@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -96,3 +98,20 @@ class Masked(MaskedByEntry):
 def allowed(state):
     choices = jnp.arange(4)
     return (choices == state) | (choices == (state + 1) % 4)
+
+
+class Drawn(Walk):
+    """Has a key of JAX in its state, and pictures that are as bright as its position."""
+
+    metadata = types.MappingProxyType({"render_fps": 7})
+
+    def reset(self, key):
+        state, observation = super().reset(key)
+        return {**state, "key": key}, observation
+
+    def step(self, key, state, action):
+        stepped = super().step(key, state, action)
+        return stepped._replace(state={**stepped.state, "key": jax.random.fold_in(state["key"], 1)})
+
+    def render(self, state):
+        return np.full((2, 3, 3), 100 + 50 * state["position"], np.uint8)

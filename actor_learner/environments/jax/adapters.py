@@ -19,6 +19,8 @@ from actor_learner.spaces.jax_env import JaxEnv, Step
 _BRAX_LIMIT = 1000
 """The steps of an episode of Brax, where its own training programs cut it off."""
 _NO_LIMIT = 2**30
+_PICTURE = 240, 320
+"""Height and width in pixels."""
 
 
 class _WithParams:
@@ -105,6 +107,7 @@ class Brax:
             self.observation_space = gym.spaces.Dict(dict(self.observation_space))
         self.action_space = gym.spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
         self.metadata = {"render_fps": round(1 / float(env.dt))}
+        self._renderer: Any = None
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         state = self._env.reset(key)
@@ -118,13 +121,18 @@ class Brax:
         return Step((inner, count), _as_dict(inner.obs), inner.reward, terminated, count >= self._limit, info)
 
     def render(self, state: Any) -> Any:
-        """Return a picture of a state."""
-        inner = state[0]
-        if hasattr(self._env, "mj_model"):
-            return np.asarray(self._env.render([inner])[0])
-        from brax.io.image import render_array
+        """Return a picture of a state, drawn by MuJoCo from its positions."""
+        import mujoco
 
-        return np.asarray(render_array(self._env.sys, inner.pipeline_state))
+        inner = state[0]
+        playground = hasattr(self._env, "mj_model")
+        model = self._env.mj_model if playground else self._env.sys.mj_model
+        if self._renderer is None:  # which takes seconds
+            self._renderer, self._drawn = mujoco.Renderer(model, *_PICTURE), mujoco.MjData(model)
+        self._drawn.qpos[:] = inner.data.qpos if playground else inner.pipeline_state.q
+        mujoco.mj_forward(model, self._drawn)
+        self._renderer.update_scene(self._drawn)
+        return self._renderer.render()
 
 
 class Jumanji:

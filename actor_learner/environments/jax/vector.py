@@ -99,6 +99,12 @@ class JaxVectorEnv(AnyVectorEnv):
 
     def render(self) -> Any:
         """Return a picture `[height, width, 3]` of each environment."""
-        states = jax.tree.map(np.asarray, self._state)
         render = getattr(self._env, "render")  # noqa: B009
-        return tuple(render(jax.tree.map(lambda leaf, row=row: leaf[row], states)) for row in range(self.num_envs))
+        return tuple(
+            render(jax.tree.map(lambda leaf, row=row: _row(leaf, row), self._state)) for row in range(self.num_envs)
+        )
+
+
+def _row(leaf: Any, row: int) -> Any:
+    """Return an environment's part of a leaf, as NumPy has it; keys stay JAX's."""
+    return leaf[row] if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf[row])
