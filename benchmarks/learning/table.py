@@ -58,7 +58,7 @@ METHODS = """\
 - **Others**: further published returns. Where others stopped earlier, our training return at that step is beside it.
 - **Seeds** count from 0. Presets were chosen on seeds from 100 on.
 - **Seconds**: the duration of the whole command, mean over seeds. Each seed has one core, which other processes share
-  at times: those of 2026-11-26 say nothing of the speed.
+  at times: those of 2026-11-26 and 27 say nothing of the speed.
 - **Lag 0, lag 1**: in lock-step, one batch ahead. Other rows have the preset's own `max_policy_lag`. Of PPO's presets,
   those with a row "lag 0" collect one batch ahead; the others are in lock-step.
 - **Not sticky**: Atari's actions never repeat at random (`repeat_action_probability=0.0`); by default a quarter do.

@@ -1,11 +1,12 @@
-"""BC and IQL from recorded episodes, beside d3rlpy, which reads the same file.
+"""BC and IQL from recorded episodes, beside d3rlpy, which reads the same file; SAC from them, then online.
 
     scripts/measure offline --minutes 60 --output benchmarks/replay/offline.json
 
 A SAC run of 100,000 env steps plays the episodes, with sampled actions. Its own return, with deterministic actions, is
 beside the results. Both libraries learn with one thread, networks of 256 and 256 units, minibatches of 256, rates of
-3e-4, and for IQL a temperature of 3,000 / (largest - smallest return of the data). Seeds with a result in the folder of
-the runs aren't run again.
+3e-4, and for IQL a temperature of 3,000 / (largest - smallest return of the data). SAC takes 20,000 env steps after as
+many gradient steps ("online"), or 20,000 env steps alone ("alone"). Seeds with a result in the folder of the runs
+aren't run again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from benchmarks.peers.libraries import prepare, versions
 
 ENV, DATASET = "HalfCheetah-v5", "halfcheetah/recorded-v0"
 SAC_STEPS, RECORDED, EPISODES = 100_000, 60, 10
+ONLINE_STEPS = 20_000
+WAYS = (("iql", "ours"), ("iql", "d3rlpy"), ("bc", "ours"), ("bc", "d3rlpy"), ("online", "ours"), ("alone", "ours"))
 COMMAND = ("-m", "actor_learner.cli")
 PACKAGES = ("torch==2.13.0",), ("d3rlpy==2.8.*", "h5py", "imageio", "mujoco")
 SECONDS = 3600.0
@@ -44,8 +47,7 @@ def main() -> None:
     jobs = [
         (runs / f"{library}-{algorithm}-{seed}.json", library, {**task, "algorithm": algorithm, "seed": seed})
         for seed in range(arguments.seeds)
-        for algorithm in ("iql", "bc")
-        for library in ("ours", "d3rlpy")
+        for algorithm, library in WAYS
     ]
 
     def run(core: int, job: Any) -> None:
@@ -58,8 +60,8 @@ def main() -> None:
 
     map_on_cores(run, jobs)
     found: Figures = {name: data[name] for name in ("episodes", "return_mean", "return_least", "return_most")}
-    for algorithm in ("iql", "bc"):
-        found[algorithm] = {library: summary(runs, library, algorithm) for library in ("ours", "d3rlpy")}
+    for algorithm, library in WAYS:
+        found.setdefault(algorithm, {})[library] = summary(runs, library, algorithm)
     found["versions"] = versions(python, ("d3rlpy", "torch", "gymnasium"))
     report({**origin(parser), "gradient_steps": arguments.gradient_steps, "recorded": found}, arguments.output)
 
@@ -94,9 +96,12 @@ def make_data(runs: Path) -> Figures:
 
 
 def learn_ours(core: int, task: Figures, runs: Path) -> Figures:
-    folder = runs / f"{task['algorithm']}-{task['seed']}"
-    words = ["train", ENV, "--algorithm", task["algorithm"], "--total-steps", "0", "--seed", str(task["seed"])]
-    words += ["--offline-steps", str(task["gradient_steps"]), "--init-buffer", f"minari:{DATASET}"]
+    folder, way = runs / f"{task['algorithm']}-{task['seed']}", task["algorithm"]
+    online = way in ("online", "alone")
+    words = ["train", ENV, "--algorithm", "sac" if online else way, "--seed", str(task["seed"])]
+    words += ["--total-steps", str(ONLINE_STEPS if online else 0)]
+    if way != "alone":
+        words += ["--offline-steps", str(task["gradient_steps"]), "--init-buffer", f"minari:{DATASET}"]
     words += ["--run-dir", str(folder), "--overwrite", "--quiet"]
     if task["algorithm"] == "iql":
         words += ["--temperature", str(task["temperature"])]
