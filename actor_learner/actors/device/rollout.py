@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -120,64 +121,59 @@ class Rollout:
             tuple(jnp.zeros((cuts, *leaf.shape), leaf.dtype) for leaf in carry.memory),
         )
 
-        def step(both: tuple[Carry, Cut, Tensor], now: tuple[Tensor, Tensor, Tensor]) -> Any:
-            (before, cut, counts), (row, key, drawn) = both, now
-            mask = self._mask(before)
-            acted = self._policy.step(
-                self._inputs(before.observation, before.start, before.memory, drawn, mask), weights
-            )
-            of_step, of_reset = jax.random.split(key)
-            action = self._spaces.action.unflatten(
-                [to_env(leaf) for to_env, leaf in zip(self._to_env, acted.action, strict=True)]
-            )
-            stepped = jax.vmap(self._env.step)(_keys(of_step, index), before.state, action)
-            seen = self._leaves(stepped.observation)
-            terminated = stepped.terminated != 0
-            truncated = (stepped.truncated != 0) & ~terminated
-            done = terminated | truncated
-            reward = jnp.asarray(stepped.reward, jnp.float32)
-            places = truncated & (counts == jnp.arange(cuts)[:, None])
-            cut = Cut(
-                jnp.where(places, row, cut.row),
-                *(
-                    tuple(choose_places(places, new, old) for new, old in zip(*both, strict=True))
-                    for both in ((seen, cut.observation), (acted.state, cut.memory))
-                ),
-            )
-            state, observation = self._renewed(done, of_reset, index, stepped.state, seen)
-            returns, lengths = before.returns + reward, before.lengths + 1.0
-            arrays = {
-                "observation": before.observation,
-                "action": acted.action,
-                "reward": reward,
-                "terminated": terminated,
-                "truncated": truncated,
-                "behaviour_log_prob": acted.log_prob.reshape(-1),
-                "start": before.start,
-                EPISODE_RETURN: jnp.where(done, returns, jnp.nan),
-                EPISODE_LENGTH: jnp.where(done, lengths, jnp.nan),
-                **({} if mask is None else {MASK_KEY: mask}),
-                **{
-                    EPISODE_INFO + name: jnp.where(done, jnp.asarray(stepped.info[name], jnp.float32), jnp.nan)
-                    for name in self.info_keys
-                },
-            }
-            zero = jnp.zeros_like(returns)
-            after = Carry(
-                before.key,
-                state,
-                observation,
-                done,
-                tuple(acted.state),
-                jnp.where(done, zero, returns),
-                jnp.where(done, zero, lengths),
-            )
-            return (jax.tree.map(_strong, after), cut, counts + truncated), arrays
-
         first = carry, none, jnp.zeros(count, jnp.int32)
         rows = jnp.arange(self._steps, dtype=jnp.int32), keys, noise
+        step = functools.partial(self._step, weights, index)
         (after, cut, counts), arrays = jax.lax.scan(step, first, rows)
         return after, self._block_arrays(weights, carry, after, cut, counts, arrays)
+
+    def _step(
+        self,
+        weights: Sequence[Tensor],
+        index: Tensor,
+        so_far: tuple[Carry, Cut, Tensor],
+        now: tuple[Tensor, Tensor, Tensor],
+    ) -> tuple[tuple[Carry, Cut, Tensor], dict[str, Any]]:
+        """Act in all environments, step them, and renew those that ended.
+
+        so_far: with the number of truncations of each column. now: row, key and noise. Returns what is so far, and the
+        row's arrays.
+        """
+        (before, cut, counts), (row, key, drawn) = so_far, now
+        mask = self._mask(before)
+        acted = self._policy.step(self._inputs(before.observation, before.start, before.memory, drawn, mask), weights)
+        of_step, of_reset = jax.random.split(key)
+        action = self._spaces.action.unflatten(
+            [to_env(leaf) for to_env, leaf in zip(self._to_env, acted.action, strict=True)]
+        )
+        stepped = jax.vmap(self._env.step)(_keys(of_step, index), before.state, action)
+        seen = self._leaves(stepped.observation)
+        terminated = stepped.terminated != 0
+        truncated = (stepped.truncated != 0) & ~terminated
+        done = terminated | truncated
+        reward = jnp.asarray(stepped.reward, jnp.float32)
+        cut = _with_cut(cut, truncated, counts, row, seen, tuple(acted.state))
+        state, observation = self._renewed(done, of_reset, index, stepped.state, seen)
+        returns, lengths = before.returns + reward, before.lengths + 1.0
+        arrays = {
+            "observation": before.observation,
+            "action": acted.action,
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
+            "behaviour_log_prob": acted.log_prob.reshape(-1),
+            "start": before.start,
+            EPISODE_RETURN: jnp.where(done, returns, jnp.nan),
+            EPISODE_LENGTH: jnp.where(done, lengths, jnp.nan),
+            **({} if mask is None else {MASK_KEY: mask}),
+            **{
+                EPISODE_INFO + name: jnp.where(done, jnp.asarray(stepped.info[name], jnp.float32), jnp.nan)
+                for name in self.info_keys
+            },
+        }
+        going = (jnp.where(done, jnp.zeros_like(values), values) for values in (returns, lengths))
+        after = Carry(before.key, state, observation, done, tuple(acted.state), *going)
+        return (jax.tree.map(_strong, after), cut, counts + truncated), arrays
 
     def _block_arrays(
         self, weights: Sequence[Tensor], before: Carry, after: Carry, cut: Cut, counts: Tensor, arrays: dict[str, Any]
@@ -294,9 +290,20 @@ class Rollout:
         return jnp.concatenate(parts, axis=-1) if parts else jnp.zeros((*shape, 0))
 
 
-def choose_places(places: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """Return `new [N, ...]` where `places [K, N]`, `old [K, N, ...]` elsewhere."""
-    return jnp.where(places.reshape(*places.shape, *(1,) * (new.ndim - 1)), new, old)
+def _with_cut(
+    cut: Cut, truncated: Tensor, counts: Tensor, row: Tensor, observation: Sequence[Tensor], memory: Sequence[Tensor]
+) -> Cut:
+    """Return the cuts with those of a row. counts: the truncations of each column before it, `[N]`."""
+    places = truncated & (counts == jnp.arange(len(cut.row))[:, None])
+
+    def put(new: Tensor, old: Tensor) -> Tensor:
+        return jnp.where(places.reshape(*places.shape, *(1,) * (new.ndim - 1)), new, old)
+
+    return Cut(
+        jnp.where(places, row, cut.row),
+        tuple(map(put, observation, cut.observation)),
+        tuple(map(put, memory, cut.memory)),
+    )
 
 
 def _keys(key: Tensor, index: Tensor) -> Tensor:
