@@ -60,12 +60,17 @@ class Parts:
     def actor(self) -> Cost:
         return self.env + self.acting + self.copying
 
+    @property
+    def stepping(self) -> str:
+        """The name of `env`."""
+        return "rollouts" if self.on_device else NAMES["env"]
+
 
 class Roof(NamedTuple):
     """The least time for a batch.
 
     limit: "learning"; "environments", "acting" or "copying" (the largest part of an actor's work, where actors limit);
-    "cores" where all of them are busy.
+    "rollouts" on a device; "cores" where all of them are busy.
     """
 
     seconds: float
@@ -108,7 +113,8 @@ def _collecting(parts: Parts) -> tuple[float, str]:
 
 
 def _largest_part(parts: Parts) -> str:
-    return NAMES[max(("env", "acting", "copying"), key=lambda name: getattr(parts, name).wall)]
+    largest = max(("env", "acting", "copying"), key=lambda name: getattr(parts, name).wall)
+    return parts.stepping if largest == "env" else NAMES[largest]
 
 
 def with_actors(parts: Parts, num_actors: int) -> Parts:
@@ -123,7 +129,7 @@ def prospects(parts: Parts) -> list[Prospect]:
     changes = {
         **more,
         "an update twice as fast": dataclasses.replace(parts, update=parts.update * 0.5),
-        "environments twice as fast": dataclasses.replace(parts, env=parts.env * 0.5),
+        f"{parts.stepping} twice as fast": dataclasses.replace(parts, env=parts.env * 0.5),
     }
     if parts.num_actors and not parts.max_policy_lag:
         changes["max_policy_lag=1"] = dataclasses.replace(parts, max_policy_lag=1)

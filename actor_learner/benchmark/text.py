@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_COLUMNS = ("learning", "publishing", "environments", "acting", "copying", "waiting", "other")
+_COLUMNS = ("learning", "publishing", "rollouts", "environments", "acting", "copying", "waiting", "other")
 _MIN_WARNED_SHARE = 0.1  # the share of the cores' time, used by other programs, from which on a warning is printed
 _MAX_TOLD_SHARE = 0.2  # the share from which on waiting for a core can't be told from waiting for something else
 _MIN_SLOWDOWN = 1.15  # the least factor by which a mentioned part takes longer in the whole system than alone
@@ -31,7 +31,7 @@ def show(measured: Measured, console: Console) -> None:
         f"{sum(config.env_counts)} environments x {config.unroll_length} steps, lag {config.max_policy_lag}, "
         f"{measured.cores} cores",
         _parts(measured),
-        _processes(measured.shares),
+        _processes(_shares(measured)),
         f"cores: {cores_line(measured.cores_used)}",
         f"CPU time of a batch: {measured.cpu_beside_parts:.2f} times that of its parts alone",
         f"achieved {measured.achieved:,.0f} steps/s, roof {measured.roof.steps_per_second:,.0f}: "
@@ -135,11 +135,20 @@ def _parts(measured: Measured) -> Table:
         if parts.on_device and not cost.wall:
             continue
         factor = f"{slower[label]:.2f}x" if label in slower else ""
-        if parts.on_device and name == "env":
-            label = "environments and acting"
+        if name == "env":
+            label = parts.stepping
         whose = "a batch" if name == "update" or parts.on_device else "an actor's unroll"
         table.add_row(label, whose, f"{1e3 * cost.wall:,.2f}", f"{1e3 * cost.cpu:,.2f}", factor)
     return table
+
+
+def _shares(measured: Measured) -> Mapping[str, Mapping[str, float]]:
+    """Return the shares of each process; a device's rollouts are the learner's."""
+    if not measured.config.acts_on_device:
+        return measured.shares
+    own = dict(measured.shares[LEARNER])
+    rollouts = own.pop("waiting", 0.0)
+    return {LEARNER: {**own, "rollouts": rollouts}}
 
 
 def _processes(shares: Mapping[str, Mapping[str, float]]) -> Table:

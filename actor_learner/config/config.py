@@ -328,7 +328,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
 
     @property
     def acts_on_device(self) -> bool:
-        """Whether the learner's device steps the environments, which are written in JAX."""
+        """True if the learner's device steps the environments, which are written in JAX."""
         return steps_on_device(self.env, self.vectorization)
 
     def require_actors(self, what: str) -> None:

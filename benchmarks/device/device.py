@@ -1,11 +1,12 @@
-"""Environments in JAX: updates beside a PureJaxRL-style program and ordinary actors, truncations, Brax's PPO.
+"""Environments in JAX: updates beside a program in PureJaxRL's manner and ordinary actors; truncations.
 
-    scripts/measure device --output benchmarks/device/device.json     # 15 minutes
+    scripts/measure device --output benchmarks/device/device.json     # ten minutes
     scripts/measure device --device gpu --output gpu-device.json      # on a GPU
 
 CartPole is this folder's own, so that no library is needed. Works whose library isn't installed are left out;
-`--python` names an interpreter that has it. Ways alternate in one process; each round of a way takes `--seconds`. The
-figures are milliseconds of an update with its rollout, medians of the rounds, and ratios round by round.
+`--python` names an interpreter that has it. Variants alternate in one process; each round of one takes `--seconds`.
+Actors collect one batch ahead, and are idle while others are measured. The figures are milliseconds of an update with
+its rollout, medians of the rounds, and ratios round by round.
 """
 
 from __future__ import annotations
@@ -14,70 +15,60 @@ import dataclasses
 import json
 import statistics
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from actor_learner.system.machine import available_cores
-from benchmarks.harness import Figures, make_parser, origin, ratio_of, report, run_python, tell
+from benchmarks.harness import Figures, RunFailedError, make_parser, origin, ratio_of, report, run_python, tell
 
 CART_POLE = "jax:benchmarks.device.envs:CartPole"
-ACTORS = ("envpool:CartPole-v1", "CartPole-v1")
+ACTORS = {
+    "EnvPool": {"env": "envpool:CartPole-v1"},
+    "NumPy": {"env": "CartPole-v1"},  # Gymnasium's vector environment
+    "Python": {"env": "CartPole-v1", "vectorization": "sync"},  # one after the other
+}
 EPOCHS = 4
 
 
 @dataclass(frozen=True)
 class Work:
-    """PPO on one environment. packages: those it needs. ways: beside ours on the device."""
+    """PPO on one environment. package: the one that it needs. program, actors: what ours on the device is beside."""
 
     num_envs: int
     unroll_length: int
     minibatch_size: int
     env: str = CART_POLE
-    packages: tuple[str, ...] = ()
-    ways: tuple[str, ...] = ("program", *ACTORS)
+    package: str = "jax"
+    program: bool = True
+    actors: Mapping[str, Figures] = field(default_factory=dict)
 
 
 WORKS = {
-    "cartpole8": Work(8, 128, 256),
-    "cartpole64": Work(64, 32, 512),
-    "cartpole2048": Work(2048, 32, 16_384),
-    "gymnax64": Work(64, 32, 512, "gymnax:CartPole-v1", ("gymnax",), ("program",)),
-    "craftax256": Work(256, 64, 4096, "craftax:Craftax-Classic-Symbolic-v1", ("craftax",), ("program",)),
-    "cheetah64": Work(64, 32, 512, "playground:CheetahRun", ("mujoco_playground",), ("HalfCheetah-v5",)),
+    "cartpole8": Work(8, 128, 256, actors=ACTORS),
+    "cartpole64": Work(64, 32, 512, actors=ACTORS),
+    "cartpole2048": Work(2048, 32, 16_384, actors=ACTORS),
+    "gymnax64": Work(64, 32, 512, "gymnax:CartPole-v1", "gymnax"),
+    "craftax256": Work(256, 64, 4096, "craftax:Craftax-Classic-Symbolic-v1", "craftax"),
+    "cheetah64": Work(
+        *(64, 32, 512, "playground:CheetahRun", "mujoco_playground"),
+        program=False,
+        actors={"MuJoCo": {"env": "HalfCheetah-v5", "env_kwargs": {"frame_skip": 1}}},  # as many as CheetahRun's
+    ),
 }
-
-BRAX = {"brax:inverted_pendulum": 300_000}
-"""Env steps of Brax's PPO by environment."""
-BRAX_SETTINGS: Figures = {
-    "num_evals": 7,
-    "reward_scaling": 10,
-    "episode_length": 1000,
-    "normalize_observations": True,
-    "action_repeat": 1,
-    "unroll_length": 5,
-    "num_minibatches": 32,
-    "num_updates_per_batch": 4,
-    "discounting": 0.97,
-    "learning_rate": 3e-4,
-    "entropy_cost": 1e-2,
-    "batch_size": 64,
-    "num_envs": 64,
-    "num_eval_envs": 20,
-    "deterministic_eval": True,
-}
-"""Those of Brax's own training notebook, with fewer environments, as the steps are fewer."""
-ENDLESS = {"num_envs": 16, "unroll_length": 16, "minibatch_size": 64, "epochs": 10, "updates": 60}
-PARTS = ("speed", "truncation", "brax")
+ENDLESS = {"num_envs": 16, "unroll_length": 20, "minibatch_size": 80, "epochs": 10, "updates": 60}
+"""Of whole episodes: else the value would depend on which steps the last batch has."""
+PARTS = ("speed", "truncation")
 SECONDS = 1800.0
 
 
 def main() -> None:
-    parser = make_parser("device", __doc__ or "", works=list(WORKS), rounds=9, seconds=2.0, num_actors=2, seeds=3)
+    parser = make_parser("device", __doc__ or "", works=list(WORKS), rounds=10, seconds=1.5, num_actors=2)
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu", help="of learner and simulator")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--python", default=sys.executable, help="the interpreter to measure in")
     arguments = parser.parse_args()
-    found: Figures = {**origin(parser), "device": arguments.device, "works": {}}
+    found: Figures = {**origin(parser), "device": arguments.device, "cores": available_cores(), "works": {}}
 
     def child(kind: str, task: Figures) -> Any:
         words = ["-m", "benchmarks.device.child", kind, json.dumps({"device": arguments.device, **task})]
@@ -85,48 +76,42 @@ def main() -> None:
         printed = run_python(words, environment=environment, seconds=SECONDS, python=arguments.python)
         return json.loads(printed.splitlines()[-1])
 
-    def has(packages: tuple[str, ...]) -> bool:
-        code = f"import sys, importlib.util as u; sys.exit(0 if all(map(u.find_spec, {packages!r})) else 'missing')"
-        try:
-            run_python(["-c", code], python=arguments.python)
-        except Exception:
-            return False
-        return True
-
+    code = f"import importlib.util as u; print([u.find_spec(name) is not None for name in {[*packages()]}])"
+    installed = dict(
+        zip(packages(), json.loads(run_python(["-c", code], python=arguments.python).lower()), strict=True)
+    )
+    if not installed["jax"]:
+        raise RunFailedError(f"--python must name an interpreter that has JAX. Received: {arguments.python}")
     if "truncation" in arguments.parts:
         found["truncation"] = child("truncation", ENDLESS)
     for name in arguments.works if "speed" in arguments.parts else ():
         work = WORKS[name]
-        if not has(work.packages):
-            tell(f"{name} is left out: it needs {', '.join(work.packages)}")
+        if not installed[work.package]:
+            tell(f"{name} is left out: it needs {work.package}")
             continue
         tell(f"{name} ...")
-        task = dataclasses.asdict(work) | {"ways": ["device", *work.ways], "epochs": EPOCHS}
-        task |= {"rounds": arguments.rounds, "seconds": arguments.seconds, "num_actors": arguments.num_actors}
-        found["works"][name] = summary(work, child("speed", task))
-    if "brax" in arguments.parts and has(("brax",)):
-        for env, steps in BRAX.items():
-            settings = {**BRAX_SETTINGS, "num_timesteps": steps}
-            runs = [
-                child("brax_ppo", {"env": env, "seed": seed, "settings": settings}) for seed in range(arguments.seeds)
-            ]
-            found.setdefault("brax_ppo", {})[env] = runs
-    found["cores"] = available_cores()
+        settings = {"rounds": arguments.rounds, "seconds": arguments.seconds, "num_actors": arguments.num_actors}
+        rounds = child("speed", {**dataclasses.asdict(work), **settings, "epochs": EPOCHS})
+        found["works"][name] = summary(work, rounds)
     report(found, arguments.output)
 
 
+def packages() -> list[str]:
+    return sorted({work.package for work in WORKS.values()})
+
+
 def summary(work: Work, rounds: dict[str, list[Figures]]) -> Figures:
-    """Return milliseconds, env steps a second and the ratios of speeds to ours."""
+    """Return milliseconds, env steps a second and our speed divided by theirs."""
     steps = work.num_envs * work.unroll_length
-    seconds = {way: [each["update"] for each in own] for way, own in rounds.items()}
-    found: Figures = {"steps": steps, "ways": {}}
-    for way, own in seconds.items():
+    seconds = {name: [each["update"] for each in own] for name, own in rounds.items()}
+    found: Figures = {"steps": steps, "variants": {}}
+    for name, own in seconds.items():
         middle = statistics.median(own)
-        found["ways"][way] = {"update_ms": 1e3 * middle, "steps_per_second": steps / middle}
+        found["variants"][name] = {"update_ms": 1e3 * middle, "steps_per_second": steps / middle}
     rollout = statistics.median(each["rollout"] for each in rounds["device"])
-    found["ways"]["device"] |= {"rollout_ms": 1e3 * rollout, "rollout_steps_per_second": steps / rollout}
-    found["ours_over"] = {way: ratio_of(own, seconds["device"]) for way, own in seconds.items() if way != "device"}
-    found["rounds_ms"] = {way: [round(1e3 * each, 3) for each in own] for way, own in seconds.items()}
+    found["variants"]["device"] |= {"rollout_ms": 1e3 * rollout, "rollout_steps_per_second": steps / rollout}
+    found["ours_over"] = {name: ratio_of(own, seconds["device"]) for name, own in seconds.items() if name != "device"}
+    found["rounds_ms"] = {name: [round(1e3 * each, 3) for each in own] for name, own in seconds.items()}
     return found
 
 

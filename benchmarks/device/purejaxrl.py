@@ -1,4 +1,4 @@
-"""PPO as one compiled program, in the way of PureJaxRL (github.com/luchris429/purejaxrl, ppo.py), to compare with.
+"""PPO as one compiled program, in the manner of PureJaxRL (github.com/luchris429/purejaxrl, ppo.py), to compare with.
 
 Like it, a step resets the environments that ended, an episode's end is terminal however it came, and minibatches are
 drawn on the device. Unlike it, losses of values aren't clipped, as al.PPO's aren't by default.
@@ -20,7 +20,7 @@ from actor_learner.spaces.jax_env import JaxEnv
 LAMBDA, CLIP, ENTROPY, VALUE, MAX_NORM = 0.95, 0.2, 0.0, 0.5, 0.5
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-5  # of Adam
 
-Program = Callable[[Any], tuple[Any, Any]]
+Program = Callable[[Any], Any]
 
 
 class Transition(NamedTuple):
@@ -35,7 +35,7 @@ class Transition(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of a batch, `[unroll_length, num_envs]`, and of its update."""
+    """The sizes of a batch, `[unroll_length, num_envs]`, and of its update."""
 
     num_envs: int
     unroll_length: int
@@ -44,18 +44,17 @@ class Sizes(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What goes on from update to update. moments: of Adam, two for each weight, and the number of its steps."""
+    """The state carried from one update to the next. moments: Adam's, two for each weight, and its number of steps."""
 
     weights: Any
     moments: Any
     state: Any
     observation: Any
     key: Any
-    episode_return: Any
 
 
 def make(env: JaxEnv, sizes: Sizes, learning_rate: float, gamma: float = 0.99, seed: int = 0) -> tuple[Carry, Program]:
-    """Return the first carry, and the update: it returns the carry and the mean return of episodes that ended.
+    """Return the first carry, and the update, which returns the next one.
 
     env: with a vector as observation and discrete actions.
     """
@@ -67,10 +66,10 @@ def make(env: JaxEnv, sizes: Sizes, learning_rate: float, gamma: float = 0.99, s
         weights = make_weights(of_weights, env.observation_space.shape[0], int(env.action_space.n))
         state, observation = reset(jax.random.split(of_envs, count))
         zeros = jax.tree.map(jnp.zeros_like, weights)
-        return Carry(weights, (zeros, zeros, jnp.float32(0)), state, observation, key, jnp.zeros(count))
+        return Carry(weights, (zeros, zeros, jnp.float32(0)), state, observation, key)
 
-    def rollout(weights: Any, carry: Carry) -> tuple[Carry, tuple[Transition, Any]]:
-        def step(carry: Carry, _: None) -> tuple[Carry, tuple[Transition, Any]]:
+    def rollout(weights: Any, carry: Carry) -> tuple[Carry, Transition]:
+        def step(carry: Carry, _: None) -> tuple[Carry, Transition]:
             key, of_action, of_step, of_reset = jax.random.split(carry.key, 4)
             logits, value = policy(weights, carry.observation)
             action = jax.random.categorical(of_action, logits)
@@ -79,19 +78,15 @@ def make(env: JaxEnv, sizes: Sizes, learning_rate: float, gamma: float = 0.99, s
             done = stepped.terminated | stepped.truncated
             fresh = reset(jax.random.split(of_reset, count))
             state, observation = choose(done, fresh, (stepped.state, stepped.observation))
-            total = carry.episode_return + stepped.reward
             transition = Transition(carry.observation, action, log_prob, value, stepped.reward, done)
-            after = carry._replace(
-                state=state, observation=observation, key=key, episode_return=jnp.where(done, 0.0, total)
-            )
-            return after, (transition, jnp.where(done, total, jnp.nan))
+            return carry._replace(state=state, observation=observation, key=key), transition
 
         return jax.lax.scan(step, carry, None, steps)
 
-    def update(carry: Carry, _: None = None) -> tuple[Carry, Any]:
-        carry, (taken, ended) = rollout(carry.weights, carry)
+    def update(carry: Carry) -> Carry:
+        carry, taken = rollout(carry.weights, carry)
         _, last = policy(carry.weights, carry.observation)
-        advantages = returns_ahead(taken, last, gamma)
+        advantages = gae(taken, last, gamma)
         rows = jax.tree.map(
             lambda leaf: leaf.reshape(count * steps, *leaf.shape[2:]), (taken, advantages, advantages + taken.value)
         )
@@ -106,7 +101,7 @@ def make(env: JaxEnv, sizes: Sizes, learning_rate: float, gamma: float = 0.99, s
 
         key, of_epochs = jax.random.split(carry.key)
         learned, _ = jax.lax.scan(epoch, (carry.weights, carry.moments), jax.random.split(of_epochs, sizes.epochs))
-        return carry._replace(weights=learned[0], moments=learned[1], key=key), jnp.nanmean(ended)
+        return carry._replace(weights=learned[0], moments=learned[1], key=key)
 
     return jax.jit(begin)(jax.random.key(seed)), update
 
@@ -138,7 +133,7 @@ def policy(weights: Any, observation: Any) -> tuple[Any, Any]:
     return network(weights["policy"]), network(weights["value"])[:, 0]
 
 
-def returns_ahead(taken: Transition, last: Any, gamma: float) -> Any:
+def gae(taken: Transition, last: Any, gamma: float) -> Any:
     """Return advantages by GAE (arXiv:1506.02438, equation 16), with each end as a terminal one."""
 
     def step(carry: tuple[Any, Any], row: Transition) -> tuple[tuple[Any, Any], Any]:

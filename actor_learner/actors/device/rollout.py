@@ -131,15 +131,15 @@ class Rollout:
         self,
         weights: Sequence[Tensor],
         index: Tensor,
-        so_far: tuple[Carry, Cut, Tensor],
-        now: tuple[Tensor, Tensor, Tensor],
+        scan_state: tuple[Carry, Cut, Tensor],
+        row_inputs: tuple[Tensor, Tensor, Tensor],
     ) -> tuple[tuple[Carry, Cut, Tensor], dict[str, Any]]:
-        """Act in all environments, step them, and renew those that ended.
+        """Act in all environments, step them, and reset those that ended.
 
-        so_far: with the number of truncations of each column. now: row, key and noise. Returns what is so far, and the
-        row's arrays.
+        scan_state: with the number of truncations of each column. row_inputs: row, key and noise. Return the next scan
+        state and the row's arrays.
         """
-        (before, cut, counts), (row, key, drawn) = so_far, now
+        (before, cut, counts), (row, key, drawn) = scan_state, row_inputs
         mask = self._mask(before)
         acted = self._policy.step(self._inputs(before.observation, before.start, before.memory, drawn, mask), weights)
         of_step, of_reset = jax.random.split(key)
@@ -153,7 +153,7 @@ class Rollout:
         done = terminated | truncated
         reward = jnp.asarray(stepped.reward, jnp.float32)
         cut = _with_cut(cut, truncated, counts, row, seen, tuple(acted.state))
-        state, observation = self._renewed(done, of_reset, index, stepped.state, seen)
+        state, observation = self._reset_ended(done, of_reset, index, stepped.state, seen)
         returns, lengths = before.returns + reward, before.lengths + 1.0
         arrays = {
             "observation": before.observation,
@@ -171,8 +171,8 @@ class Rollout:
                 for name in self.info_keys
             },
         }
-        going = (jnp.where(done, jnp.zeros_like(values), values) for values in (returns, lengths))
-        after = Carry(before.key, state, observation, done, tuple(acted.state), *going)
+        running = (jnp.where(done, jnp.zeros_like(totals), totals) for totals in (returns, lengths))
+        after = Carry(before.key, state, observation, done, tuple(acted.state), *running)
         return (jax.tree.map(_strong, after), cut, counts + truncated), arrays
 
     def _block_arrays(
@@ -226,15 +226,15 @@ class Rollout:
         state, observation = jax.vmap(self._env.reset)(_keys(key, index))
         return state, self._leaves(observation)
 
-    def _renewed(self, done: Tensor, key: Tensor, index: Tensor, state: Any, seen: tuple[Tensor, ...]) -> Any:
+    def _reset_ended(self, done: Tensor, key: Tensor, index: Tensor, state: Any, seen: tuple[Tensor, ...]) -> Any:
         """Return states and observations, those of new episodes where `done [N]`."""
         before = jax.tree.map(_strong, (state, seen))
 
-        def renewed() -> Any:
+        def with_new_episodes() -> Any:
             return choose(done, jax.tree.map(_strong, self._reset(key, index)), before)
 
         # A GPU waits for the host to learn which branch it takes.
-        return renewed() if self._on_gpu else jax.lax.cond(done.any(), renewed, lambda: before)
+        return with_new_episodes() if self._on_gpu else jax.lax.cond(done.any(), with_new_episodes, lambda: before)
 
     def _leaves(self, observation: Any) -> tuple[Tensor, ...]:
         """Return the leaves of observations as a trajectory has them."""

@@ -21,6 +21,8 @@ _BRAX_LIMIT = 1000
 _NO_LIMIT = 2**30
 _PICTURE = 240, 320
 """Height and width in pixels."""
+_DRAWN = ("qpos", "qvel", "mocap_pos", "mocap_quat", "xfrc_applied")
+"""What Playground's own pictures take of a state."""
 
 
 class _WithParams:
@@ -107,7 +109,7 @@ class Brax:
             self.observation_space = gym.spaces.Dict(dict(self.observation_space))
         self.action_space = gym.spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
         self.metadata = {"render_fps": round(1 / float(env.dt))}
-        self._renderer: Any = None
+        self._drawing: Any = None  # MuJoCo's renderer, and the data that it draws
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         state = self._env.reset(key)
@@ -121,18 +123,26 @@ class Brax:
         return Step((inner, count), _as_dict(inner.obs), inner.reward, terminated, count >= self._limit, info)
 
     def render(self, state: Any) -> Any:
-        """Return a picture of a state, drawn by MuJoCo from its positions."""
+        """Return a picture of a state, drawn by MuJoCo."""
         import mujoco
 
         inner = state[0]
         playground = hasattr(self._env, "mj_model")
         model = self._env.mj_model if playground else self._env.sys.mj_model
-        if self._renderer is None:  # which takes seconds
-            self._renderer, self._drawn = mujoco.Renderer(model, *_PICTURE), mujoco.MjData(model)
-        self._drawn.qpos[:] = inner.data.qpos if playground else inner.pipeline_state.q
-        mujoco.mj_forward(model, self._drawn)
-        self._renderer.update_scene(self._drawn)
-        return self._renderer.render()
+        if self._drawing is None:  # which takes seconds
+            self._drawing = mujoco.Renderer(model, *_PICTURE), mujoco.MjData(model)
+        renderer, drawn = self._drawing
+        if playground:
+            for name in _DRAWN:
+                getattr(drawn, name)[:] = getattr(inner.data, name)
+        else:
+            drawn.qpos[:] = inner.pipeline_state.q
+        mujoco.mj_forward(model, drawn)
+        renderer.update_scene(drawn)
+        return renderer.render()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_drawing": None}
 
 
 class Jumanji:
@@ -194,7 +204,8 @@ def make_playground(env_id: str, episode_length: int | None = None, **env_kwargs
     from mujoco_playground import registry
 
     config = registry.get_default_config(env_id)
-    if "impl" in config and jax.default_backend() == "cpu":  # MuJoCo Warp is for GPUs
+    device = jax.config.jax_default_device or jax.devices()[0]
+    if "impl" in config and "config" not in env_kwargs and device.platform == "cpu":  # MuJoCo Warp is for GPUs
         env_kwargs["config_overrides"] = {"impl": "jax", **(env_kwargs.get("config_overrides") or {})}
     return Brax(registry.load(env_id, **env_kwargs), episode_length or int(config.episode_length))
 

@@ -35,9 +35,12 @@ class JaxSource:
         self, num_envs: int, seed: int | None = None, render_mode: str | None = None, **env_kwargs: Any
     ) -> JaxVectorEnv:
         """Build a Gymnasium vector environment, which steps on the CPU."""
+        import jax
+
         from actor_learner.environments.jax.vector import JaxVectorEnv
 
-        return JaxVectorEnv(self.make(env_kwargs), num_envs, seed, render_mode)
+        with jax.default_device(jax.devices("cpu")[0]):
+            return JaxVectorEnv(self.make(env_kwargs), num_envs, seed, render_mode)
 
     def make(self, env_kwargs: Mapping[str, Any]) -> JaxEnv:
         """Build the environment. Raises EnvError if there is none, or it isn't what `JaxEnv` asks for."""

@@ -20,7 +20,7 @@ _FPS = 30  # of an environment that names no number
 def choose(flags: Any, yes: Any, no: Any) -> Any:
     """Return the leaves of `yes` where `flags [N]`, those of `no` elsewhere. Keys of JAX may be among them.
 
-    Leaves of another length are `no`'s: MuJoCo Warp has buffers that all environments share.
+    Leaves without the axis `[N]` keep the value of `no`: MuJoCo Warp has buffers that all environments share.
     """
 
     def where(yes: Any, no: Any) -> Any:
