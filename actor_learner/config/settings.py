@@ -131,7 +131,11 @@ def on_device(given: Mapping[str, Any], defaults: Mapping[str, Any], backend: st
         if value != defaults[name] and (name not in _AS_ON_DEVICE or value != _AS_ON_DEVICE[name]):
             expected = "left out for an environment in JAX, which the learner's device steps (vectorization='sync' has"
             raise refusal(name, f"{expected} actors step it)", value)
-    return {"num_actors": 0, "max_policy_lag": 0, "num_envs": given["num_envs"] or _ENVS_ON_DEVICE}
+    return {
+        "num_actors": 0,
+        "max_policy_lag": 0,
+        "num_envs": _ENVS_ON_DEVICE if given["num_envs"] is None else given["num_envs"],
+    }
 
 
 def names_of(settings: type[Any], *effects: Effect) -> frozenset[str]:

@@ -29,7 +29,7 @@ from actor_learner.environments.teams import PolicyOf, TeamGames
 from actor_learner.environments.threads import ThreadedVectorEnv
 from actor_learner.environments.turns import TurnGames
 from actor_learner.environments.wrapping import Wrapper, find_wrappers, wrapped
-from actor_learner.spaces.jax_env import JaxEnv, names_jax_env
+from actor_learner.spaces.jax_env import JaxEnv, is_jax_env, names_jax_env
 
 _REQUIRED = ("num_envs", "single_observation_space", "single_action_space")
 
@@ -173,6 +173,8 @@ class EnvFactory:
             )
         if not isinstance(env, gym.Env):
             hint = ", its base class; Gym's old API differs, too" if hasattr(env, "reset") else ""
+            if is_jax_env(env):
+                hint = ". Give an environment in JAX as an object, or by its name, jax:module:name"
             raise EnvError(f"`{self.name}` must return a gymnasium.Env{hint}. Received: {_kind(env)}")
         for wrapper in self.wrappers:
             env = wrapped(env, wrapper, self.name)

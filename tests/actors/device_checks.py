@@ -266,6 +266,21 @@ def stepping(**changes):
     return made(step=lambda key, state, action: Walk().step(key, state, action)._replace(**changes))
 
 
+def masked(**changes):
+    """Return `Masked` with other attributes."""
+    env = Masked()
+    names = ("observation_space", "action_space", "reset", "step")
+    return SimpleNamespace(**{name: getattr(env, name) for name in names} | changes)
+
+
+class Remembering(Walk):
+    """Keeps its state on itself, as Gymnasium's environments do."""
+
+    def reset(self, key):
+        self.state, observation = super().reset(key)
+        return self.state, observation
+
+
 @pytest.mark.parametrize(
     ("env", "message"),
     [
@@ -276,17 +291,24 @@ def stepping(**changes):
             r"wrap it, al\.jax_envs\.Gymnax\(env, params\)",
         ),
         (made(reset=lambda key: jnp.zeros(2)), r"reset` must return \(state, observation\)"),
-        (made(step=lambda key, state, action: (state, 0)), "must return an al.Step"),
+        (made(step=lambda key, state, action: (state, 0)), r"must return al.Step\(state, .*\). Received: a tuple of 2"),
         (stepping(state={"position": jnp.float32(0)}), "must keep its structure from `reset` to `step`"),
         (stepping(state={"position": jnp.float32(0), "steps": jnp.float32(0)}), r"\['steps'\] doesn't"),
         (stepping(observation=jnp.zeros(3)), r"`observation` of shape \(2,\). Received: shape \(3,\)"),
-        (stepping(observation={"a": jnp.zeros(2)}), r"`observation` of shape \(2,\). Received: shape \(\)"),
+        (stepping(observation={"a": jnp.zeros(2)}), r"`observation` of shape \(2,\). Received: {'a'"),
         (stepping(reward=jnp.zeros(1)), r"`reward` without a shape. Received: shape=\(1,\)"),
         (stepping(terminated=jnp.zeros(2)), "`terminated` without a shape"),
         (
             made(step=lambda key, state, action: Walk().step(key, state, action) if action[0] > 0 else None),
             "a pure function that JAX can trace",
         ),
+        (stepping(truncated=None), "must return `truncated` as a number. Received: None"),
+        (stepping(info=None), "must return `info` as a dict. Received: None"),
+        (made(action_mask=lambda state: jnp.ones(1, bool)), "`SimpleNamespace.action_mask` must be left out"),
+        (masked(action_mask=lambda state: jnp.ones(3, bool)), r"must return 4 entries.*shape=\(3,\)"),
+        (masked(action_mask=np.ones(4, bool)), "`SimpleNamespace.action_mask` must be a function of the state"),
+        (made(observation_space=gym.spaces.Text(5)), "Text"),
+        (Remembering(), "nothing kept on `self`"),
         (stepping(reward=jnp.nan), "`reward` of env `SimpleNamespace` must be finite"),
         (stepping(observation=jnp.full(2, jnp.inf)), "`observation` of env `SimpleNamespace` must be finite"),
     ],
@@ -295,6 +317,16 @@ def test_an_environment_that_breaks_the_protocol_is_one_line(env, message):
     with pytest.raises(EnvError, match=message) as caught, pool(env) as actors:
         actors.collect()
     assert "\n" not in str(caught.value)
+
+
+def test_the_class_of_an_environment_is_not_taken_for_gymnasiums():
+    with pytest.raises(EnvError, match="Give an environment in JAX as an object, or by its name, jax:module:name"):
+        resolve_env(Walk).make_one_or_game()
+
+
+def test_what_breaks_the_protocol_is_one_line_in_actors_too():
+    with pytest.raises(EnvError, match="must return `truncated` as a number. Received: None"):
+        resolve_env(stepping(truncated=None)).source(2)
 
 
 @pytest.mark.parametrize(
@@ -308,6 +340,7 @@ def test_an_environment_that_breaks_the_protocol_is_one_line(env, message):
         ({"wrappers": ["TimeLimit"]}, "wrappers"),
         ({"vectorization": "threads"}, "vectorization='threads'"),
         ({"env_kwargs": {"noise": 1}}, "`env_kwargs` must be left out"),
+        ({"num_envs": 0}, "`num_envs` must be"),
         ({"devices": 4, "num_envs": 8}, "`devices` must be at most 2"),
         ({"devices": 2, "num_envs": 7}, "`devices` must share the environments evenly"),
     ],

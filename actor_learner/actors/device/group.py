@@ -95,7 +95,12 @@ class DeviceActors(ActorGroup):
 
     def spaces(self, seconds: float) -> Spaces:
         masked = hasattr(self._env, MASK_KEY) or has_mask_leaf(self._env.observation_space)
-        return Spaces(self._env.observation_space, self._env.action_space, masked)
+        found = Spaces(self._env.observation_space, self._env.action_space, masked)
+        try:
+            _ = found.observation, found.action
+        except ValueError as error:  # they aren't supported
+            raise EnvError(str(error)) from error
+        return found
 
     def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
         exported, step, self._schedule = plan.one_policy, plan.step, schedule
@@ -187,8 +192,11 @@ class DeviceActors(ActorGroup):
             self._cuts = int(cuts.max()) + 1  # where the first unroll has one, a later one may have one more
         if not fine.all():
             name = CHECKED[int(np.argmin(fine.all(0)))]
-            expected = "must allow an action" if name == MASK_KEY else "must be finite and in its space"
-            raise EnvError(f"`{name}` of env `{self._name}` {expected}. Received: something else in this unroll")
+            expected = "must allow an action" if name == MASK_KEY else "must be finite, and discrete values in range"
+            where = "step it in actors (vectorization='sync') to see in which step"
+            raise EnvError(
+                f"`{name}` of env `{self._name}` {expected}; {where}. Received: another value in this unroll"
+            )
         self._carry = after
         return arrays
 

@@ -12,14 +12,13 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from actor_learner.actors.transport.batches import EPISODE_INFO, EPISODE_LENGTH, EPISODE_RETURN
-from actor_learner.environments.errors import EnvError, short
+from actor_learner.environments.jax.checks import check_env
 from actor_learner.environments.jax.vector import choose
 from actor_learner.learner.acting import DeviceStep
 from actor_learner.learner.jax.compiled import AXIS
-from actor_learner.spaces.jax_env import JaxEnv, Step
+from actor_learner.spaces.jax_env import JaxEnv
 from actor_learner.spaces.kinds import Box
-from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import MASK_KEY, Leaf, Structure
+from actor_learner.spaces.structure import MASK_KEY, Leaf
 from actor_learner.spaces.trajectory import FINAL, STATE
 from actor_learner.system.types import Tensor
 
@@ -349,65 +348,3 @@ def placement(path: Any, leaf: Any) -> PartitionSpec:
     name = path[1].key
     by_column = name in ("fine", "cuts") or name.startswith((FINAL, STATE))
     return PartitionSpec(AXIS) if by_column else PartitionSpec(None, AXIS)
-
-
-def check_env(env: JaxEnv, spaces: Spaces, info_keys: Sequence[str]) -> tuple[str, ...]:
-    """Trace an environment, and return those of `info_keys` that it reports.
-
-    Raises EnvError for a step that isn't a `Step`, a state that changes its structure, shapes or dtypes, and anything
-    that doesn't fit its space.
-    """
-    name = type(env).__name__
-    key = jax.random.key(0)
-    action = jax.tree.map(jnp.asarray, env.action_space.sample())
-    begun = _traced(env.reset, f"{name}.reset", key)
-    if not isinstance(begun, tuple) or len(begun) != 2:
-        raise EnvError(f"`{name}.reset` must return (state, observation). Received: {short(begun)}")
-    state, observation = begun
-    stepped = _traced(env.step, f"{name}.step", key, state, action)
-    if not isinstance(stepped, Step):
-        raise EnvError(f"`{name}.step` must return an al.Step. Received: {short(stepped)}")
-    _check_same(f"the state of `{name}`", state, stepped.state)
-    for source, found in ((f"`{name}.reset`", observation), (f"`{name}.step`", stepped.observation)):
-        _check_observation(source, found, spaces.observation)
-    for field in ("reward", "terminated", "truncated"):
-        shape = np.shape(getattr(stepped, field))
-        if shape != ():
-            raise EnvError(f"`{name}.step` must return `{field}` without a shape. Received: shape={shape}")
-    return tuple(key for key in info_keys if key in stepped.info)
-
-
-def _traced(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
-    try:
-        return jax.eval_shape(function, *arguments)
-    except Exception as error:
-        text = " ".join(str(error).split())
-        raise EnvError(
-            f"`{name}` must be a pure function that JAX can trace. Received: {type(error).__name__}: {short(text)}"
-        ) from error
-
-
-def _check_same(what: str, before: Any, after: Any) -> None:
-    old, new = (jax.tree_util.tree_flatten_with_path(value) for value in (before, after))
-    if old[1] != new[1]:
-        raise EnvError(f"{what} must keep its structure from `reset` to `step`. Received: {new[1]}, at first {old[1]}")
-    for (path, first), (_, second) in zip(old[0], new[0], strict=True):
-        if (first.shape, first.dtype) != (second.shape, second.dtype):
-            leaf = jax.tree_util.keystr(path)
-            received = f"{second.dtype}{list(second.shape)}, at first {first.dtype}{list(first.shape)}"
-            raise EnvError(
-                f"{what} must keep shapes and dtypes from `reset` to `step`, but {leaf} doesn't. Received: {received}"
-            )
-
-
-def _check_observation(source: str, found: Any, structure: Structure) -> None:
-    try:
-        leaves = structure.flatten(found)
-    except (ValueError, TypeError, KeyError) as error:
-        raise EnvError(f"{source} must return an observation of its space: {error}") from error
-    for leaf, value in zip(structure.leaves, leaves, strict=True):
-        if tuple(np.shape(value)) != leaf.shape:
-            received = f"shape {tuple(np.shape(value))}"
-            raise EnvError(f"{source} must return `{leaf.label}` of shape {leaf.shape}. Received: {received}")
-        if not np.can_cast(value.dtype, leaf.dtype, "same_kind") and value.dtype != bool:
-            raise EnvError(f"{source} must return `{leaf.label}` as {leaf.dtype}. Received: {value.dtype}")

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from actor_learner.environments.errors import EnvError
 from actor_learner.spaces.jax_env import JaxEnv, Step
 
 _BRAX_LIMIT = 1000
@@ -101,6 +102,8 @@ class Brax:
     """
 
     def __init__(self, env: Any, episode_length: int = _BRAX_LIMIT) -> None:
+        if not isinstance(episode_length, int) or episode_length < 1:
+            raise EnvError(f"`episode_length` must be an integer of at least 1. Received: {episode_length!r}")
         self._env, self._limit = env, episode_length
         self.observation_space = jax.tree.map(
             _unbounded, jax.eval_shape(env.reset, jax.random.key(0)).obs, is_leaf=lambda leaf: hasattr(leaf, "shape")
@@ -207,7 +210,8 @@ def make_playground(env_id: str, episode_length: int | None = None, **env_kwargs
     device = jax.config.jax_default_device or jax.devices()[0]
     if "impl" in config and "config" not in env_kwargs and device.platform == "cpu":  # MuJoCo Warp is for GPUs
         env_kwargs["config_overrides"] = {"impl": "jax", **(env_kwargs.get("config_overrides") or {})}
-    return Brax(registry.load(env_id, **env_kwargs), episode_length or int(config.episode_length))
+    limit = int(config.episode_length) if episode_length is None else episode_length
+    return Brax(registry.load(env_id, **env_kwargs), limit)
 
 
 def make_jumanji(env_id: str, **env_kwargs: Any) -> JaxEnv:

@@ -11,7 +11,9 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from actor_learner.environments.autoreset import AnyVectorEnv
+from actor_learner.environments.jax.checks import check_env
 from actor_learner.spaces.jax_env import JaxEnv
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 
 _FPS = 30  # of an environment that names no number
@@ -38,6 +40,7 @@ class JaxVectorEnv(AnyVectorEnv):
 
     def __init__(self, env: JaxEnv, num_envs: int, seed: int | None = None, render_mode: str | None = None) -> None:
         self.num_envs, self._env = num_envs, env
+        check_env(env, Spaces(env.observation_space, env.action_space))
         self.render_mode = render_mode if hasattr(env, "render") else None
         metadata = {"render_fps": _FPS, **getattr(env, "metadata", {})}
         self.metadata = {**metadata, "autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": ["rgb_array"]}

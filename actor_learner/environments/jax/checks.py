@@ -1,0 +1,108 @@
+"""The first look at an environment in JAX, which traces it: what doesn't keep the protocol is told in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from actor_learner.environments.errors import EnvError, describe_error, short
+from actor_learner.spaces.jax_env import JaxEnv, Step
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import MASK_KEY, Structure
+
+
+def check_env(env: JaxEnv, spaces: Spaces, info_keys: Sequence[str] = ()) -> tuple[str, ...]:
+    """Trace an environment, and return those of `info_keys` that it reports.
+
+    Raises EnvError for functions that aren't pure, a step that isn't a `Step`, a state that changes its structure,
+    shapes or dtypes, and anything that doesn't fit its space.
+    """
+    name = type(env).__name__
+    key = jax.random.key(0)
+    action = jax.tree.map(jnp.asarray, env.action_space.sample())
+    begun = _traced(env.reset, f"{name}.reset", key)
+    if not isinstance(begun, tuple) or len(begun) != 2:
+        raise EnvError(f"`{name}.reset` must return (state, observation). Received: {short(begun)}")
+    state, observation = begun
+    stepped = _traced(env.step, f"{name}.step", key, state, action)
+    if not isinstance(stepped, Step):
+        received = f"a tuple of {len(stepped)}" if isinstance(stepped, tuple) else short(stepped)
+        expected = "al.Step(state, observation, reward, terminated, truncated)"
+        raise EnvError(f"`{name}.step` must return {expected}. Received: {received}")
+    _check_same(f"the state of `{name}`", state, stepped.state)
+    for source, found in ((f"`{name}.reset`", observation), (f"`{name}.step`", stepped.observation)):
+        _check_observation(source, found, spaces.observation)
+    for field in ("reward", "terminated", "truncated"):
+        _check_number(f"`{name}.step` must return `{field}`", getattr(stepped, field))
+    if not isinstance(stepped.info, Mapping):
+        raise EnvError(f"`{name}.step` must return `info` as a dict. Received: {short(stepped.info)}")
+    reported = tuple(key for key in info_keys if key in stepped.info)
+    for entry in reported:
+        _check_number(f"`{name}.step` must return `info[{entry!r}]`", stepped.info[entry])
+    if hasattr(env, MASK_KEY):
+        _check_mask(env, name, state, spaces)
+    return reported
+
+
+def _traced(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
+    try:
+        with jax.checking_leaks():
+            return jax.eval_shape(function, *arguments)
+    except Exception as error:
+        place = describe_error(error)
+        place = place[place.rindex("(") :]
+        text = " ".join(str(error).split())
+        expected = (
+            f"`{name}` must be a pure function that JAX can trace (no `if` on its arrays, nothing kept on `self`)"
+        )
+        raise EnvError(f"{expected}. Received: {type(error).__name__}: {short(text)} {place}") from error
+
+
+def _check_same(what: str, before: Any, after: Any) -> None:
+    old, new = (jax.tree_util.tree_flatten_with_path(value) for value in (before, after))
+    if old[1] != new[1]:
+        raise EnvError(f"{what} must keep its structure from `reset` to `step`. Received: {new[1]}, at first {old[1]}")
+    for (path, first), (_, second) in zip(old[0], new[0], strict=True):
+        if (first.shape, first.dtype) != (second.shape, second.dtype):
+            leaf = jax.tree_util.keystr(path) or "it"
+            received = f"{second.dtype}{list(second.shape)}, at first {first.dtype}{list(first.shape)}"
+            raise EnvError(
+                f"{what} must keep shapes and dtypes from `reset` to `step`, but {leaf} doesn't. Received: {received}"
+            )
+
+
+def _check_observation(source: str, found: Any, structure: Structure) -> None:
+    try:
+        leaves = structure.flatten(found)
+    except (ValueError, TypeError, KeyError) as error:
+        raise EnvError(f"{source} must return an observation of its space: {error}") from error
+    for leaf, value in zip(structure.leaves, leaves, strict=True):
+        if tuple(np.shape(value)) != leaf.shape or not hasattr(value, "dtype"):
+            received = f"shape {tuple(np.shape(value))}" if hasattr(value, "dtype") else short(value)
+            raise EnvError(f"{source} must return `{leaf.label}` of shape {leaf.shape}. Received: {received}")
+        if not np.can_cast(value.dtype, leaf.dtype, "same_kind") and value.dtype != bool:
+            raise EnvError(f"{source} must return `{leaf.label}` as {leaf.dtype}. Received: {value.dtype}")
+
+
+def _check_number(expected: str, found: Any) -> None:
+    if not hasattr(found, "dtype"):
+        raise EnvError(f"{expected} as a number. Received: {short(found)}")
+    if found.shape != ():
+        raise EnvError(f"{expected} without a shape. Received: shape={found.shape}")
+
+
+def _check_mask(env: JaxEnv, name: str, state: Any, spaces: Spaces) -> None:
+    mask, columns = getattr(env, MASK_KEY), spaces.masks.size
+    if not callable(mask):
+        raise EnvError(f"`{name}.{MASK_KEY}` must be a function of the state. Received: {short(mask)}")
+    if not columns:
+        expected = f"`{name}.{MASK_KEY}` must be left out, as its actions have no choices to forbid"
+        raise EnvError(f"{expected}. Received: action_space={short(env.action_space)}")
+    found = _traced(mask, f"{name}.{MASK_KEY}", state)
+    if getattr(found, "shape", None) != (columns,):
+        received = f"shape={found.shape}" if hasattr(found, "shape") else short(found)
+        raise EnvError(f"`{name}.{MASK_KEY}` must return {columns} entries, one for each action. Received: {received}")
