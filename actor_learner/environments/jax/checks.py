@@ -34,6 +34,10 @@ def check_env(env: JaxEnv, spaces: Spaces, info_keys: Sequence[str] = ()) -> tup
         expected = "al.Step(state, observation, reward, terminated, truncated)"
         raise EnvError(f"`{name}.step` must return {expected}. Received: {received}")
     _check_same(f"the state of `{name}`", state, stepped.state)
+    for attribute, value in getattr(env, "__dict__", {}).items():
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
+            expected = f"`{name}` must be pure functions, with nothing kept on `self` from call to call"
+            raise EnvError(f"{expected}. Received: self.{attribute}, which `reset` or `step` sets")
     for source, found in ((f"`{name}.reset`", observation), (f"`{name}.step`", stepped.observation)):
         _check_observation(source, found, spaces.observation)
     for field in ("reward", "terminated", "truncated"):
@@ -50,15 +54,12 @@ def check_env(env: JaxEnv, spaces: Spaces, info_keys: Sequence[str] = ()) -> tup
 
 def _traced(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
     try:
-        with jax.checking_leaks():
-            return jax.eval_shape(function, *arguments)
+        return jax.eval_shape(function, *arguments)
     except Exception as error:
         place = describe_error(error)
         place = place[place.rindex("(") :]
         text = " ".join(str(error).split())
-        expected = (
-            f"`{name}` must be a pure function that JAX can trace (no `if` on its arrays, nothing kept on `self`)"
-        )
+        expected = f"`{name}` must be a pure function that JAX can trace (no `if` on its arrays)"
         raise EnvError(f"{expected}. Received: {type(error).__name__}: {short(text)} {place}") from error
 
 
