@@ -35,7 +35,6 @@ CUT_OFF = {
     "gymnax:CartPole-v1": {},
     "brax:inverted_pendulum": {"episode_length": LIMIT},
     "playground:CartpoleBalance": {"episode_length": LIMIT},
-    "jumanji:Snake-v1": {"time_limit": LIMIT},
     "craftax:Craftax-Classic-Symbolic-v1": {"max_timesteps": LIMIT},
 }
 """Arguments that cut off episodes after `LIMIT` steps."""
