@@ -30,10 +30,6 @@ def jax_env(name: str) -> Any:
     return find_jax_env(name, {}).make({})
 
 
-def sizes_of(task: SimpleNamespace) -> purejaxrl.Sizes:
-    return purejaxrl.Sizes(task.num_envs, task.unroll_length, task.minibatch_size, task.epochs)
-
-
 @contextlib.contextmanager
 def ours(
     env: str, task: SimpleNamespace, gamma: float = 0.99, rate: float = LEARNING_RATE, **options: Any
@@ -71,7 +67,8 @@ def ours(
 
 def purejaxrl_program(env: Any, task: SimpleNamespace, gamma: float = 0.99, rate: float = LEARNING_RATE) -> Any:
     """Return a function that makes so many updates by one program, and one that returns the values of observations."""
-    carry, update = purejaxrl.make(env, sizes_of(task), rate, gamma)
+    sizes = purejaxrl.Sizes(task.num_envs, task.unroll_length, task.minibatch_size, task.epochs)
+    carry, update = purejaxrl.make(env, sizes, rate, gamma)
     program = jax.jit(lambda carry, updates: jax.lax.fori_loop(0, updates, lambda _, now: update(now), carry))
 
     def run(updates: int) -> Figures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ import actor_learner as al
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from actor_learner.spaces.jax_env import names_jax_env, steps_on_device
+from actor_learner.system.installation import install_command
 from tests.support.processes import patience
 
 CHECKS = Path(__file__).with_name("device_checks.py")
@@ -44,7 +46,8 @@ def test_names_of_environments_in_jax_have_a_library_before_the_colon():
 def test_a_missing_library_is_named_with_its_extra():
     if find_spec("gymnax"):
         pytest.skip("gymnax is installed")
-    with pytest.raises(EnvError, match=r"needs the package `gymnax`: .*pip install .*\[gymnax\]"):
+    install = re.escape(install_command("actor-learner[gymnax]"))
+    with pytest.raises(EnvError, match=f"needs the package `gymnax`: {install}. Received: env='gymnax:CartPole-v1'"):
         resolve_env("gymnax:CartPole-v1")
 
 
