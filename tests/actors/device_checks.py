@@ -22,6 +22,7 @@ from actor_learner.benchmark.measure import as_json, measure_setting
 from actor_learner.benchmark.text import show
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
+from actor_learner.environments.jax import vector
 from actor_learner.networks.contract import call_network
 from actor_learner.networks.step import PolicyStep
 from actor_learner.spaces.spaces import Spaces
@@ -29,7 +30,7 @@ from actor_learner.spaces.trajectory import DeviceTrajectory
 from actor_learner.spaces.validate import validate_trajectory
 from benchmarks.device import purejaxrl
 from benchmarks.device.child import speed, truncation
-from benchmarks.device.device import CART_POLE, ENDLESS
+from benchmarks.device.device import OF_TRUNCATION, Work
 from benchmarks.device.envs import CartPole
 from tests.support.counting_memory import Counter
 from tests.support.jax_envs import LIMIT, Drawn, Masked, MaskedByEntry, Numbers, Walk, allowed
@@ -115,6 +116,22 @@ def test_a_seed_gives_the_same_bytes_and_another_gives_others():
         for field, again in zip(first, second, strict=True):
             np.testing.assert_array_equal(field, again)
     assert not np.array_equal(one[0].observation, other[0].observation)
+
+
+@pytest.mark.parametrize("num_envs", [1, 34])
+def test_dear_resets_of_few_environments_give_the_bytes_of_all(num_envs, monkeypatch):
+    """Here 0, 1 to 3 (few of 34) and more environments end in one step, so that each way of resetting is taken."""
+    env = Drawn()
+    assert not vector.has_dear_resets(env)
+    _, expected = batches(3, env, num_envs=num_envs, seed=3)
+    monkeypatch.setattr(vector, "CHEAP", 0)
+    assert vector.has_dear_resets(env)
+    _, found = batches(3, env, num_envs=num_envs, seed=3)
+    ends = np.concatenate([(batch.terminated | batch.truncated).sum(1) for batch in expected])
+    assert num_envs == 1 or ({0, 2} < set(ends.tolist()) and ends.max() > 3)
+    for first, second in zip(expected, found, strict=True):
+        for field, again in zip(first, second, strict=True):
+            np.testing.assert_array_equal(field, again)
 
 
 def test_two_devices_take_the_same_steps_and_half_of_the_rows_each():
@@ -436,7 +453,7 @@ def test_cart_pole_in_jax_is_gymnasiums():
 
 def test_a_program_in_purejaxrls_manner_learns_a_time_limit_as_an_end():
     """Where episodes of ten steps end, the mean value of GAE's returns is 4.28, by its recursion over 20 rows."""
-    found = truncation(SimpleNamespace(**ENDLESS, device="cpu"))
+    found = truncation(SimpleNamespace(**vars(OF_TRUNCATION), epochs=10, updates=60, device="cpu"))
     assert found["ours"] == pytest.approx(10.0, abs=0.1)
     assert found["program"] == pytest.approx(4.28, abs=0.2)
 
@@ -455,10 +472,9 @@ def test_a_program_in_purejaxrls_manner_learns_cart_pole():
 
 
 def test_the_speed_of_a_work_is_measured_by_variant():
-    task = SimpleNamespace(env=CART_POLE, num_envs=4, unroll_length=8, minibatch_size=32, epochs=1, num_actors=1)
-    task.program, task.actors, task.device = True, {"NumPy": {"env": "CartPole-v1"}}, "cpu"
-    task.rounds, task.seconds = 1, 0.01
-    assert set(speed(task)) == {"device", "program", "NumPy"}
+    work = Work(4, 8, 32, actors={"NumPy": {"env": "CartPole-v1"}})
+    settings = {"epochs": 1, "num_actors": 1, "rounds": 1, "seconds": 0.01, "device": "cpu"}
+    assert set(speed(SimpleNamespace(**vars(work), **settings))) == {"device", "program", "NumPy"}
 
 
 def test_a_run_is_trained_resumed_evaluated_and_reported(tmp_path):

@@ -26,7 +26,7 @@ CHECKS = Path(__file__).with_name("device_checks.py")
 @pytest.mark.parametrize("part", ["learn", "not learn"])
 def test_environments_in_jax_are_stepped_on_the_device(part):
     flags = "--xla_force_host_platform_device_count=2"
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags}
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     words = ["-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-k", part, str(CHECKS)]
     words += ["--timeout", str(patience(500))]
     done = subprocess.run(

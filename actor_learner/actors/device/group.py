@@ -32,6 +32,7 @@ from actor_learner.system.fields import refusal
 from actor_learner.system.types import Array, Tensor
 
 _OF_EPISODES = (EPISODE_INFO, EPISODE_RETURN, EPISODE_LENGTH)
+_CHECKS = ("cuts", "fine")  # of each rollout, read by the host
 
 
 class DeviceBlock(Block):
@@ -186,7 +187,10 @@ class DeviceActors(ActorGroup):
                 program = self._programs[self._cuts] = jax.jit(functools.partial(self._rollout, cuts=self._cuts))
             with self._explaining_memory_errors(), self._on_device():
                 after, arrays = program(weights, self._carry)
-                cuts, fine = (np.asarray(arrays.pop(name)) for name in ("cuts", "fine"))
+                for name in arrays:
+                    if name in _CHECKS or name.startswith(_OF_EPISODES):
+                        arrays[name].copy_to_host_async()  # asked for once they are ready, copies take longer
+                cuts, fine = (np.asarray(arrays.pop(name)) for name in _CHECKS)
             if cuts.max() <= self._cuts:
                 break
             self._cuts = int(cuts.max()) + 1  # where the first unroll has one, a later one may have one more

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 from actor_learner.actors.transport.batches import EPISODE_INFO, EPISODE_LENGTH, EPISODE_RETURN
 from actor_learner.environments.jax.checks import check_env
-from actor_learner.environments.jax.vector import choose
+from actor_learner.environments.jax.vector import has_dear_resets, reset_ended
 from actor_learner.learner.acting import DeviceStep
 from actor_learner.learner.jax.compiled import AXIS
 from actor_learner.spaces.jax_env import JaxEnv
@@ -74,12 +74,12 @@ class Rollout:
         self._to_env = [_to_env(leaf, distribution) for leaf in self._spaces.action.leaves]
         self._masks_from_env = self._spaces.masked and not self._spaces.has_mask_leaf
         self.info_keys = check_env(env, self._spaces, info_keys)
+        self._dear_resets = has_dear_resets(env)
 
     def begin(self, key: Tensor) -> Carry:
         """Return the carry with which the first rollout starts: new episodes in all environments."""
         key, own = jax.random.split(key)
-        index = jnp.arange(self._num_envs)
-        state, observation = self._reset(own, index)
+        state, observation = self._reset(_keys(own, jnp.arange(self._num_envs)))
         memory = tuple(jnp.zeros((self._num_envs, *shape), jnp.float32) for shape in self._policy.state_shapes)
         zeros = jnp.zeros(self._num_envs, jnp.float32)
         carry = Carry(key, state, observation, jnp.ones(self._num_envs, bool), memory, zeros, zeros)
@@ -220,20 +220,19 @@ class Rollout:
         at = cut.row == jnp.arange(self._steps)[:, None, None]  # [T, K, N]
         return jnp.where(at, found, 0.0).sum(1)
 
-    def _reset(self, key: Tensor, index: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
-        """Return states and the leaves of observations of new episodes."""
-        state, observation = jax.vmap(self._env.reset)(_keys(key, index))
+    def _reset(self, keys: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
+        """Return states and the leaves of observations of new episodes, one for each key."""
+        state, observation = jax.vmap(self._env.reset)(keys)
         return state, self._leaves(observation)
 
     def _reset_ended(self, done: Tensor, key: Tensor, index: Tensor, state: Any, seen: tuple[Tensor, ...]) -> Any:
         """Return states and observations, those of new episodes where `done [N]`."""
         before = jax.tree.map(_strong, (state, seen))
 
-        def with_new_episodes() -> Any:
-            return choose(done, jax.tree.map(_strong, self._reset(key, index)), before)
+        def reset(keys: Tensor) -> Any:
+            return jax.tree.map(_strong, self._reset(keys))
 
-        # A GPU waits for the host to learn which branch it takes.
-        return with_new_episodes() if self._on_gpu else jax.lax.cond(done.any(), with_new_episodes, lambda: before)
+        return reset_ended(reset, _keys(key, index), done, before, dear=self._dear_resets, on_gpu=self._on_gpu)
 
     def _leaves(self, observation: Any) -> tuple[Tensor, ...]:
         """Return the leaves of observations as a trajectory has them."""

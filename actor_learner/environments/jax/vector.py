@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
+from jax.extend import core
 
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.jax.checks import check_env
@@ -17,6 +19,52 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 
 _FPS = 30  # of an environment that names no number
+
+
+CHEAP = 200
+"""The operations of a reset that takes no longer than a GPU's wait for the host."""
+
+PARTS = 16
+"""Where no more than one in so many environments has ended, no more than these are reset."""
+
+
+def has_dear_resets(env: JaxEnv) -> bool:
+    """Return whether resets take so long that it matters how many there are."""
+    return operations(jax.make_jaxpr(env.reset)(jax.random.key(0)).jaxpr) > CHEAP
+
+
+def operations(graph: Any) -> int:
+    """Return the number of operations in a graph, as often as loops repeat them; of other loops, once."""
+    found = 0
+    for equation in graph.eqns:
+        inner = sum(operations(each) for each in core.jaxprs_in_params(equation.params))
+        found += equation.params["length"] * inner if equation.primitive.name == "scan" else max(1, inner)
+    return found
+
+
+def reset_ended(
+    reset: Callable[[Any], Any], keys: Any, done: Any, before: Any, *, dear: bool, on_gpu: bool = False
+) -> Any:
+    """Return `before`, with new episodes where `done [N]`.
+
+    reset: returns what `before` has, for an environment with each key. keys: `[N]`. dear: whether its resets are; then
+    there are none where no environment ended, and few where few did.
+    """
+    count = len(done)
+    some = -(-count // PARTS)
+
+    def in_all() -> Any:
+        return choose(done, reset(keys), before)
+
+    def in_some() -> Any:
+        (rows,) = jnp.nonzero(done, size=some, fill_value=count)
+        return replace_rows(count, before, rows, reset(keys.at[rows].get(mode="clip")))
+
+    if not dear:  # a GPU waits for the host to learn which branch it takes
+        return in_all() if on_gpu else jax.lax.cond(done.any(), in_all, lambda: before)
+    ended = done.sum()
+    branch = (ended > 0).astype(jnp.int32) + (ended > some)
+    return jax.lax.switch(branch, (lambda: before, in_some, in_all))
 
 
 def choose(flags: Any, yes: Any, no: Any) -> Any:
@@ -35,6 +83,22 @@ def choose(flags: Any, yes: Any, no: Any) -> Any:
     return jax.tree.map(where, yes, no)
 
 
+def replace_rows(count: int, old: Any, rows: Any, new: Any) -> Any:
+    """Return the leaves `[count, ...]` of `old` with `new [K, ...]` at `rows [K]`, but for rows that don't exist.
+
+    Keys and leaves without the axis are treated as by `choose`.
+    """
+
+    def put(old: Any, new: Any) -> Any:
+        if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(put(jax.random.key_data(old), jax.random.key_data(new)))
+        if old.shape[:1] != (count,) or new.shape[:1] != rows.shape:
+            return old
+        return old.at[rows].set(new, mode="drop")
+
+    return jax.tree.map(put, old, new)
+
+
 class JaxVectorEnv(AnyVectorEnv):
     """Steps on the CPU, and resets in the step of an end (SAME_STEP), with the last observations in `final_obs`."""
 
@@ -48,6 +112,7 @@ class JaxVectorEnv(AnyVectorEnv):
         self.observation_space = batch_space(env.observation_space, num_envs)
         self.action_space = batch_space(env.action_space, num_envs)
         self._cpu = jax.devices("cpu")[0]
+        self._begin, self._dear_resets = jax.vmap(env.reset), has_dear_resets(env)
         self._reset_all, self._step_all = jax.jit(self._reset), jax.jit(self._step)
         self._masks = jax.jit(jax.vmap(getattr(env, MASK_KEY))) if hasattr(env, MASK_KEY) else None
         self._state: Any = None
@@ -55,14 +120,15 @@ class JaxVectorEnv(AnyVectorEnv):
         self._seed = seed
 
     def _reset(self, key: Any) -> Any:
-        return jax.vmap(self._env.reset)(jax.random.split(key, self.num_envs))
+        return self._begin(jax.random.split(key, self.num_envs))
 
     def _step(self, key: Any, state: Any, action: Any) -> Any:
         key, of_step, of_reset = jax.random.split(key, 3)
         stepped = jax.vmap(self._env.step)(jax.random.split(of_step, self.num_envs), state, action)
         done = (stepped.terminated != 0) | (stepped.truncated != 0)
         before = stepped.state, stepped.observation
-        after = jax.lax.cond(done.any(), lambda: choose(done, self._reset(of_reset), before), lambda: before)
+        keys = jax.random.split(of_reset, self.num_envs)
+        after = reset_ended(self._begin, keys, done, before, dear=self._dear_resets)
         return key, *after, stepped._replace(state=None)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
