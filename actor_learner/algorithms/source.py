@@ -43,6 +43,10 @@ class Source(Protocol):
         """
 
 
+_MANY = 4096
+"""So many rows are permuted twice as fast one epoch after the other; of fewer, each call takes its time."""
+
+
 @dataclass(frozen=True)
 class ShuffledEpochs:
     """Several passes over a batch, each in a random order. minibatch_size: None takes the batch whole.
@@ -76,7 +80,11 @@ class ShuffledEpochs:
         order = np.full(self.shape(valid.size), -1, np.int32)
         per_epoch = math.ceil(rows.size / order.shape[1])
         epochs = order[: self.epochs * per_epoch].reshape(self.epochs, per_epoch * order.shape[1])
-        epochs[:, : rows.size] = rng.permuted(np.tile(rows, (self.epochs, 1)), axis=1)
+        if rows.size < _MANY:
+            epochs[:, : rows.size] = rng.permuted(np.tile(rows, (self.epochs, 1)), axis=1)
+        else:
+            for epoch in epochs:
+                epoch[: rows.size] = rng.permutation(rows)  # the same order
         return order, self.epochs * per_epoch
 
     def share(self, devices: int) -> ShuffledEpochs:

@@ -26,6 +26,7 @@ from actor_learner.learner.batch import num_environments, packed, packed_fields,
 from actor_learner.learner.cost import multiplications
 from actor_learner.learner.finite import Snapshot
 from actor_learner.learner.loss_scaling import computes_in, with_loss_scaling
+from actor_learner.learner.order import OrderAhead
 from actor_learner.learner.packing import Packed
 from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
 from actor_learner.learner.state import SEEDS, SavedLearner, read_learner, restore, write_learner
@@ -140,6 +141,8 @@ class Learner:
         self.action_space = action_space
         self.total_steps = total_steps
         self.device = backend.resolve_device(device, devices)
+        self._draws_ahead = "GPU" in self.device  # whose updates leave the host's cores idle
+        self._order_ahead: OrderAhead | None = None
         self.tf32 = check_flag("tf32", tf32)
         if tf32:
             check_tf32(self.device)
@@ -554,7 +557,16 @@ class Learner:
         )
         if not self._has_statistics:
             return self._no_order(valid), 0
-        parts = [self._share.order(part, self._rng) for part in np.split(valid, self._own_devices, axis=1)]
+        ahead, self._order_ahead = self._order_ahead, None
+        order = ahead.take(valid, self._rng) if ahead else None
+        if order is None:
+            order = self._draw_order(valid, self._rng)
+        if self._draws_ahead:
+            self._order_ahead = OrderAhead(self._draw_order, valid.shape, self._rng)
+        return order
+
+    def _draw_order(self, valid: Array, generator: np.random.Generator) -> tuple[Array, int]:
+        parts = [self._share.order(part, generator) for part in np.split(valid, self._own_devices, axis=1)]
         return np.stack([order for order, _ in parts], axis=1), max(count for _, count in parts)
 
     def _no_order(self, valid: Array) -> Array:
