@@ -21,7 +21,6 @@ from benchmarks.harness import Figures, run_in_turns, tell
 from benchmarks.programs import answer
 
 LEARNING_RATE = 2.5e-4
-ENDLESS = "jax:benchmarks.device.envs:Endless"
 IDLE_SECONDS = 60.0
 Run = Callable[[int], Figures]
 
@@ -84,9 +83,14 @@ def speed(task: SimpleNamespace) -> Figures:
     """Alternate all variants, and return the seconds of each round by variant."""
     with contextlib.ExitStack() as stack:
         variants: dict[str, Run] = {}
-        variants["device"], _ = stack.enter_context(ours(task.env, task, device=task.device))
+        on_device = ours(task.env, task, device=task.device, env_kwargs=task.env_kwargs)
+        variants["device"], _ = stack.enter_context(on_device)
         if task.program:
             variants["program"], _ = purejaxrl_program(jax_env(task.env), task)
+        if task.brax:
+            from benchmarks.device.brax_ppo import BraxPPO  # whose library is installed where the environment is
+
+            variants["brax"] = BraxPPO(task.env.partition(":")[2], task.env_kwargs, task, LEARNING_RATE).run
         for name, options in task.actors.items():
             if options["env"].startswith("envpool:") and find_spec("envpool") is None:
                 tell(f"{name} is left out: it needs envpool")
@@ -108,10 +112,10 @@ def truncation(task: SimpleNamespace) -> Figures:
     """Return the values of a state worth 10, as both learn it from episodes of ten steps."""
     discount, rate = 0.9, 3e-3
     seen = np.ones((1, 1), np.float32)
-    with ours(ENDLESS, task, discount, rate, device=task.device) as (run, network):
+    with ours(task.env, task, discount, rate, device=task.device) as (run, network):
         run(task.updates)
         found = {"ours": float(np.asarray(call_network(network, seen)["value"]).ravel()[0])}
-    run, values = purejaxrl_program(jax_env(ENDLESS), task, discount, rate)
+    run, values = purejaxrl_program(jax_env(task.env), task, discount, rate)
     run(task.updates)
     return {**found, "program": float(values(seen)[0]), "right": 1 / (1 - discount)}
 

@@ -1,4 +1,4 @@
-"""Environments in JAX: updates beside a program in PureJaxRL's manner and ordinary actors; truncations.
+"""Environments in JAX: updates beside a program in PureJaxRL's manner, Brax's PPO and ordinary actors; truncations.
 
     scripts/measure device --output benchmarks/device/device.json     # ten minutes
     scripts/measure device --device gpu --output gpu-device.json      # on a GPU
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actor_learner.system.machine import available_cores
-from benchmarks.harness import Figures, RunFailedError, make_parser, origin, ratio_of, report, run_python, tell
+from benchmarks.harness import Figures, RunFailedError, make_parser, origin, ratio_of, report, run_python, tell, write
 
 CART_POLE = "jax:benchmarks.device.envs:CartPole"
 ACTORS = {
@@ -29,18 +29,30 @@ ACTORS = {
     "Python": {"env": "CartPole-v1", "vectorization": "sync"},  # one after the other
 }
 EPOCHS = 4
+CHEETAH: Figures = {
+    "env": "playground:CheetahRun",
+    "env_kwargs": {"config_overrides": {"impl": "jax"}},  # not MuJoCo Warp, which CPUs lack
+    "package": "mujoco_playground",
+    "program": False,
+    "actors": {"MuJoCo": {"env": "HalfCheetah-v5", "env_kwargs": {"frame_skip": 1}}},  # as many as CheetahRun's
+}
 
 
 @dataclass(frozen=True)
 class Work:
-    """PPO on one environment. package: the one that it needs. program, actors: what ours on the device is beside."""
+    """PPO on one environment. package: the one that it needs. program, brax, actors: what ours on the device is beside.
+
+    brax: for environments of MuJoCo Playground.
+    """
 
     num_envs: int
     unroll_length: int
     minibatch_size: int
     env: str = CART_POLE
     package: str = "jax"
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     program: bool = True
+    brax: bool = False
     actors: Mapping[str, Figures] = field(default_factory=dict)
 
 
@@ -50,13 +62,10 @@ WORKS = {
     "cartpole2048": Work(2048, 32, 16_384, actors=ACTORS),
     "gymnax64": Work(64, 32, 512, "gymnax:CartPole-v1", "gymnax"),
     "craftax256": Work(256, 64, 4096, "craftax:Craftax-Classic-Symbolic-v1", "craftax"),
-    "cheetah64": Work(
-        *(64, 32, 512, "playground:CheetahRun", "mujoco_playground"),
-        program=False,
-        actors={"MuJoCo": {"env": "HalfCheetah-v5", "env_kwargs": {"frame_skip": 1}}},  # as many as CheetahRun's
-    ),
+    "cheetah64": Work(64, 32, 512, **CHEETAH),
+    "cheetah2048": Work(2048, 32, 8192, brax=True, **CHEETAH),
 }
-ENDLESS = {"num_envs": 16, "unroll_length": 20, "minibatch_size": 80, "epochs": 10, "updates": 60}
+OF_TRUNCATION = Work(16, 20, 80, "jax:benchmarks.device.envs:Endless")
 """Of whole episodes: else the value would depend on which steps the last batch has."""
 PARTS = ("speed", "truncation")
 SECONDS = 1800.0
@@ -73,7 +82,7 @@ def main() -> None:
     def child(kind: str, task: Figures) -> Any:
         words = ["-m", "benchmarks.device.child", kind, json.dumps({"device": arguments.device, **task})]
         environment = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu" if arguments.device == "cpu" else None}
-        printed = run_python(words, environment=environment, seconds=SECONDS, python=arguments.python)
+        printed = run_python(words, environment=environment, seconds=SECONDS, python=arguments.python, stderr=None)
         return json.loads(printed.splitlines()[-1])
 
     code = f"import importlib.util as u; print([u.find_spec(name) is not None for name in {[*packages()]}])"
@@ -82,17 +91,25 @@ def main() -> None:
     )
     if not installed["jax"]:
         raise RunFailedError(f"--python must name an interpreter that has JAX. Received: {arguments.python}")
-    if "truncation" in arguments.parts:
-        found["truncation"] = child("truncation", ENDLESS)
+    if arguments.device == "gpu":
+        code = "import jax; print(jax.devices('gpu')[0].device_kind, 'by JAX', jax.__version__)"
+        found["gpu"] = run_python(["-c", code], python=arguments.python).strip()
+    settings = {"rounds": arguments.rounds, "seconds": arguments.seconds, "num_actors": arguments.num_actors}
     for name in arguments.works if "speed" in arguments.parts else ():
         work = WORKS[name]
         if not installed[work.package]:
             tell(f"{name} is left out: it needs {work.package}")
             continue
         tell(f"{name} ...")
-        settings = {"rounds": arguments.rounds, "seconds": arguments.seconds, "num_actors": arguments.num_actors}
-        rounds = child("speed", {**dataclasses.asdict(work), **settings, "epochs": EPOCHS})
-        found["works"][name] = summary(work, rounds)
+        try:
+            rounds = child("speed", {**dataclasses.asdict(work), **settings, "epochs": EPOCHS})
+            found["works"][name] = summary(work, rounds)
+        except RunFailedError as error:  # after which the other works are measured all the same
+            tell(str(error))
+            found["works"][name] = {"failed": str(error)}
+        write(found, arguments.output)  # what is measured isn't lost with what comes next
+    if "truncation" in arguments.parts:
+        found["truncation"] = child("truncation", {**dataclasses.asdict(OF_TRUNCATION), "epochs": 10, "updates": 60})
     report(found, arguments.output)
 
 

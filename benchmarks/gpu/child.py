@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -273,27 +274,39 @@ def export_rows(num_actors: Sequence[int], works: Sequence[str]) -> Rows:
         for size in sorted({PIPELINES[work].export_size(actors) for actors in num_actors}):
             export_pipeline(PIPELINES[work], size)
             yield {"exported": f"{work}, {size} environments"}
-    export_cart_pole(num_actors)
-    yield {"exported": "CartPole in JAX"}
+    for name in export_device_works(num_actors):
+        yield {"exported": name}
 
 
-def export_cart_pole(num_actors: Sequence[int]) -> None:
-    """Export the network of `scripts/measure device`, for its sizes on the device and in actors."""
+def export_device_works(num_actors: Sequence[int]) -> Iterator[str]:
+    """Export the networks of `scripts/measure device`, for its sizes on the device and in actors, and yield names.
+
+    Works whose library isn't installed are left out.
+    """
     import gymnasium as gym
     import keras
 
+    from actor_learner.environments.jax.source import find_jax_env
     from actor_learner.policy.export.exporting import export_network
     from actor_learner.spaces.spaces import Spaces
-    from benchmarks.device.device import CART_POLE, WORKS
-    from benchmarks.device.envs import CartPole
+    from benchmarks.device.device import OF_TRUNCATION, WORKS
 
-    sizes = [work.num_envs for work in WORKS.values() if work.env == CART_POLE]
-    in_actors = {-(-size // actors) for size in sizes for actors in num_actors}
-    for env, counts in ((CartPole, set(sizes)), (gym.make("CartPole-v1"), in_actors)):
-        for count in sorted(counts):
-            keras.utils.clear_session()
-            network = round_weights(al.default_network(env.observation_space, env.action_space))
-            export_network(network, Spaces(env.observation_space, env.action_space), count)
+    done = set()
+    for work in (OF_TRUNCATION, *WORKS.values()):
+        if find_spec(work.package) is None:
+            continue
+        wanted = [(work.env, find_jax_env(work.env, work.env_kwargs).make(work.env_kwargs), {work.num_envs})]
+        in_actors = {-(-work.num_envs // actors) for actors in num_actors}
+        gym_ids = {options["env"] for options in work.actors.values() if ":" not in options["env"]}
+        wanted += [(env_id, gym.make(env_id), in_actors) for env_id in sorted(gym_ids)]
+        for name, env, counts in wanted:
+            for count in sorted(counts):
+                if (name, count) not in done:
+                    keras.utils.clear_session()
+                    network = round_weights(al.default_network(env.observation_space, env.action_space))
+                    export_network(network, Spaces(env.observation_space, env.action_space), count)
+                    yield f"{name}, {count} environments"
+                    done.add((name, count))
 
 
 def round_weights(network: Any) -> Any:

@@ -2,10 +2,13 @@
 
     scripts/measure gpu-pack --output gpu-pack.tar.xz --present protobuf tqdm       # packages, source and exports
     python3 -m tarfile -e gpu-pack.tar.xz && bash gpu-pack/run.sh --output gpu.json     # there; arguments of `gpu`
+    bash gpu-pack/run.sh device --num-actors 8 --output gpu-device.json         # there, arguments of `device`
 
 The machine has Linux on x86-64, Python of that version with NumPy, JAX with its GPU, h5py, rich, ml-dtypes, absl-py,
 packaging and cloudpickle. It needs no TensorFlow: the graphs that actors act with are made here. It needs no pip
-either: the packages are in the archive as they are installed.
+either: the packages are in the archive as they are installed. `--simulators` adds Craftax, Brax and MuJoCo Playground
+(without MuJoCo Warp, which is larger than the archive may be), if they are installed here. They need Flax, Optax, Orbax
+and lxml there.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ ai-edge-litert backports-strenum protobuf flatbuffers tqdm ale-py mujoco mujoco-
 """.split()
 """The packages that the machine may lack, with what they import of their own dependencies."""
 
+SIMULATORS = "craftax brax mujoco-mjx jaxopt ml-collections trimesh etils playground mediapy".split()
+"""The same for the simulators of `scripts/measure device`."""
+
 UNUSED = ("ai_edge_litert/libLiteRtWebGpuAccelerator.so", "ai_edge_litert/vendors", "ai_edge_litert/tools", "bin")
 """What actors don't import: a quarter of the archive."""
 
@@ -48,11 +54,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--python", default="3.12", metavar="X.Y", help="its Python (default: 3.12)")
     help_of_present = "packages that its Python has, which are left out; lines of `pip freeze` will do"
     parser.add_argument("--present", nargs="+", default=[], metavar="NAME", help=help_of_present)
+    help_of_simulators = "the works of `device` that need one, and the packages that these need"
+    parser.add_argument("--simulators", action="store_true", help=help_of_simulators)
     arguments = parser.parse_args(words)
+    names = WHEELS + SIMULATORS if arguments.simulators else WHEELS
     output = arguments.output or Path("gpu-pack.tar.xz")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        install(folder / "source", arguments.python, missing(arguments.present))
+        install(folder / "source", arguments.python, missing(names, arguments.present))
         copy_source(folder / "source")
         export(folder / "cache", arguments.works, arguments.actors)
         shutil.copyfile(RUN, folder / "run.sh")
@@ -63,10 +72,10 @@ def main(words: Sequence[str] | None = None) -> None:
     print(f"{output}: {size / 1e6:.1f} MB")
 
 
-def missing(present: Iterable[str]) -> list[str]:
-    """Return the packages of `WHEELS` without those that are named, in any spelling and with or without a version."""
-    names = {canonicalize_name(Requirement(text).name) for text in present}
-    return [name for name in WHEELS if canonicalize_name(name) not in names]
+def missing(names: Iterable[str], present: Iterable[str]) -> list[str]:
+    """Return the names of packages that aren't present, in any spelling and with or without a version."""
+    there = {canonicalize_name(Requirement(text).name) for text in present}
+    return [name for name in names if canonicalize_name(name) not in there]
 
 
 def install(folder: Path, python: str, names: Iterable[str]) -> None:

@@ -147,7 +147,7 @@ def test_the_pack_brings_what_the_machine_lacks(tmp_path):
     needed = {Requirement(text).name for text in project["dependencies"]} - {"tensorflow"}
     assert needed <= machine | set(pack.WHEELS)
     left_out = {"typing_extensions==4.16.0", "Backports.StrEnum", "torch"}
-    assert set(pack.WHEELS) - set(pack.missing(left_out)) == {"typing-extensions", "backports-strenum"}
+    assert set(pack.WHEELS) - set(pack.missing(pack.WHEELS, left_out)) == {"typing-extensions", "backports-strenum"}
     pack.copy_source(tmp_path)
     files = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
     assert {"actor_learner/config/presets.toml", "actor_learner_envs/catch.py", "benchmarks/gpu/gpu.py"} <= files
