@@ -22,7 +22,7 @@ from actor_learner.benchmark.measure import as_json, measure_setting
 from actor_learner.benchmark.text import show
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
-from actor_learner.environments.jax import vector
+from actor_learner.environments.jax import checks
 from actor_learner.networks.contract import call_network
 from actor_learner.networks.step import PolicyStep
 from actor_learner.spaces.spaces import Spaces
@@ -122,10 +122,11 @@ def test_a_seed_gives_the_same_bytes_and_another_gives_others():
 def test_dear_resets_of_few_environments_give_the_bytes_of_all(num_envs, monkeypatch):
     """Here 0, 1 to 3 (few of 34) and more environments end in one step, so that each way of resetting is taken."""
     env = Drawn()
-    assert not vector.has_dear_resets(env)
+    spaces = Spaces(env.observation_space, env.action_space)
+    assert not checks.check_env(env, spaces).dear_resets
     _, expected = batches(3, env, num_envs=num_envs, seed=3)
-    monkeypatch.setattr(vector, "CHEAP", 0)
-    assert vector.has_dear_resets(env)
+    monkeypatch.setattr(checks, "CHEAP", 0)
+    assert checks.check_env(env, spaces).dear_resets
     _, found = batches(3, env, num_envs=num_envs, seed=3)
     ends = np.concatenate([(batch.terminated | batch.truncated).sum(1) for batch in expected])
     assert num_envs == 1 or ({0, 2} < set(ends.tolist()) and ends.max() > 3)

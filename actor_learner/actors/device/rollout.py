@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 from actor_learner.actors.transport.batches import EPISODE_INFO, EPISODE_LENGTH, EPISODE_RETURN
 from actor_learner.environments.jax.checks import check_env
-from actor_learner.environments.jax.vector import has_dear_resets, reset_ended
+from actor_learner.environments.jax.vector import reset_ended
 from actor_learner.learner.acting import DeviceStep
 from actor_learner.learner.jax.compiled import AXIS
 from actor_learner.spaces.jax_env import JaxEnv
@@ -73,8 +73,7 @@ class Rollout:
         self._devices, self._on_gpu = devices, "GPU" in step.device
         self._to_env = [_to_env(leaf, distribution) for leaf in self._spaces.action.leaves]
         self._masks_from_env = self._spaces.masked and not self._spaces.has_mask_leaf
-        self.info_keys = check_env(env, self._spaces, info_keys)
-        self._dear_resets = has_dear_resets(env)
+        self.info_keys, self._dear_resets = check_env(env, self._spaces, info_keys)
 
     def begin(self, key: Tensor) -> Carry:
         """Return the carry with which the first rollout starts: new episodes in all environments."""

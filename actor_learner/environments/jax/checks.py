@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 
 from actor_learner.environments.errors import EnvError, describe_error, short
 from actor_learner.spaces.jax_env import JaxEnv, Step
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Structure
 
+CHEAP = 200
+"""The operations of a reset that takes no longer than a GPU's wait for the host."""
 
-def check_env(env: JaxEnv, spaces: Spaces, info_keys: Sequence[str] = ()) -> tuple[str, ...]:
-    """Trace an environment, and return those of `info_keys` that it reports.
+
+class Found(NamedTuple):
+    """What the look found. info_keys: those that the environment reports. dear_resets: their number matters."""
+
+    info_keys: tuple[str, ...]
+    dear_resets: bool
+
+
+def check_env(env: JaxEnv, spaces: Spaces, info_keys: Sequence[str] = ()) -> Found:
+    """Trace an environment, and return what it does.
 
     Raises EnvError for functions that aren't pure, a step that isn't a `Step`, a state that changes its structure,
     shapes or dtypes, and anything that doesn't fit its space.
@@ -24,11 +35,11 @@ def check_env(env: JaxEnv, spaces: Spaces, info_keys: Sequence[str] = ()) -> tup
     name = type(env).__name__
     key = jax.random.key(0)
     action = jax.tree.map(jnp.asarray, env.action_space.sample())
-    begun = _traced(env.reset, f"{name}.reset", key)
+    graph, begun = _traced(env.reset, f"{name}.reset", key)
     if not isinstance(begun, tuple) or len(begun) != 2:
         raise EnvError(f"`{name}.reset` must return (state, observation). Received: {short(begun)}")
     state, observation = begun
-    stepped = _traced(env.step, f"{name}.step", key, state, action)
+    _, stepped = _traced(env.step, f"{name}.step", key, state, action)
     if not isinstance(stepped, Step):
         received = f"a tuple of {len(stepped)}" if isinstance(stepped, tuple) else short(stepped)
         expected = "al.Step(state, observation, reward, terminated, truncated)"
@@ -49,12 +60,23 @@ def check_env(env: JaxEnv, spaces: Spaces, info_keys: Sequence[str] = ()) -> tup
         _check_number(f"`{name}.step` must return `info[{entry!r}]`", stepped.info[entry])
     if hasattr(env, MASK_KEY):
         _check_mask(env, name, state, spaces)
-    return reported
+    return Found(reported, _operations(graph.jaxpr) > CHEAP)
 
 
-def _traced(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
+def _operations(graph: Any) -> int:
+    """Return the number of operations in a graph, as often as loops repeat them; of other loops, once."""
+    found = 0
+    for equation in graph.eqns:
+        inner = sum(_operations(each) for each in core.jaxprs_in_params(equation.params))
+        found += equation.params["length"] * inner if equation.primitive.name == "scan" else max(1, inner)
+    return found
+
+
+def _traced(function: Callable[..., Any], name: str, *arguments: Any) -> tuple[Any, Any]:
+    """Return the graph of a function, and the shapes of what it returns."""
     try:
-        return jax.eval_shape(function, *arguments)
+        traced: tuple[Any, Any] = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        return traced
     except Exception as error:
         place = describe_error(error)
         place = place[place.rindex("(") :]
@@ -103,7 +125,7 @@ def _check_mask(env: JaxEnv, name: str, state: Any, spaces: Spaces) -> None:
     if not columns:
         expected = f"`{name}.{MASK_KEY}` must be left out, as its actions have no choices to forbid"
         raise EnvError(f"{expected}. Received: action_space={short(env.action_space)}")
-    found = _traced(mask, f"{name}.{MASK_KEY}", state)
+    _, found = _traced(mask, f"{name}.{MASK_KEY}", state)
     if getattr(found, "shape", None) != (columns,):
         received = f"shape={found.shape}" if hasattr(found, "shape") else short(found)
         raise EnvError(f"`{name}.{MASK_KEY}` must return {columns} entries, one for each action. Received: {received}")

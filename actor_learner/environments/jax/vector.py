@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
-from jax.extend import core
 
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.jax.checks import check_env
@@ -21,25 +20,8 @@ from actor_learner.spaces.structure import MASK_KEY
 _FPS = 30  # of an environment that names no number
 
 
-CHEAP = 200
-"""The operations of a reset that takes no longer than a GPU's wait for the host."""
-
 PARTS = 16
 """Where no more than one in so many environments has ended, no more than these are reset."""
-
-
-def has_dear_resets(env: JaxEnv) -> bool:
-    """Return whether resets take so long that it matters how many there are."""
-    return operations(jax.make_jaxpr(env.reset)(jax.random.key(0)).jaxpr) > CHEAP
-
-
-def operations(graph: Any) -> int:
-    """Return the number of operations in a graph, as often as loops repeat them; of other loops, once."""
-    found = 0
-    for equation in graph.eqns:
-        inner = sum(operations(each) for each in core.jaxprs_in_params(equation.params))
-        found += equation.params["length"] * inner if equation.primitive.name == "scan" else max(1, inner)
-    return found
 
 
 def reset_ended(
@@ -104,7 +86,7 @@ class JaxVectorEnv(AnyVectorEnv):
 
     def __init__(self, env: JaxEnv, num_envs: int, seed: int | None = None, render_mode: str | None = None) -> None:
         self.num_envs, self._env = num_envs, env
-        check_env(env, Spaces(env.observation_space, env.action_space))
+        found = check_env(env, Spaces(env.observation_space, env.action_space))
         self.render_mode = render_mode if hasattr(env, "render") else None
         metadata = {"render_fps": _FPS, **getattr(env, "metadata", {})}
         self.metadata = {**metadata, "autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": ["rgb_array"]}
@@ -112,7 +94,7 @@ class JaxVectorEnv(AnyVectorEnv):
         self.observation_space = batch_space(env.observation_space, num_envs)
         self.action_space = batch_space(env.action_space, num_envs)
         self._cpu = jax.devices("cpu")[0]
-        self._begin, self._dear_resets = jax.vmap(env.reset), has_dear_resets(env)
+        self._begin, self._dear_resets = jax.vmap(env.reset), found.dear_resets
         self._reset_all, self._step_all = jax.jit(self._reset), jax.jit(self._step)
         self._masks = jax.jit(jax.vmap(getattr(env, MASK_KEY))) if hasattr(env, MASK_KEY) else None
         self._state: Any = None
