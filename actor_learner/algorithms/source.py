@@ -43,8 +43,8 @@ class Source(Protocol):
         """
 
 
-_MANY = 4096
-"""So many rows are permuted twice as fast one epoch after the other; of fewer, each call takes its time."""
+_MIN_ROWS_PER_CALL = 8192
+"""From so many rows on, a call for each epoch is faster than one call for all, up to 1.5 times."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ShuffledEpochs:
         order = np.full(self.shape(valid.size), -1, np.int32)
         per_epoch = math.ceil(rows.size / order.shape[1])
         epochs = order[: self.epochs * per_epoch].reshape(self.epochs, per_epoch * order.shape[1])
-        if rows.size < _MANY:
+        if rows.size < _MIN_ROWS_PER_CALL:
             epochs[:, : rows.size] = rng.permuted(np.tile(rows, (self.epochs, 1)), axis=1)
         else:
             for epoch in epochs:

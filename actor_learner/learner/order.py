@@ -13,7 +13,7 @@ from actor_learner.system.types import Array
 Order = tuple[Array, int]  # and the number of its minibatches
 Draw = Callable[[Array, np.random.Generator], Order]
 
-_SECONDS = 60.0  # to wait for the thread, which only draws numbers
+_THREAD_TIMEOUT = 60.0  # seconds, for a thread that only draws numbers
 
 
 class OrderAhead:
@@ -34,10 +34,10 @@ class OrderAhead:
 
     def take(self, valid: Array, generator: np.random.Generator) -> Order | None:
         """Return the order if `draw` would return it now, and set the generator as after that; else None."""
-        self._thread.join(_SECONDS)
+        self._thread.join(_THREAD_TIMEOUT)
         if self._order is None or valid.shape != self._shape or not valid.all():
             return None
-        if generator.bit_generator.state != self._before:  # an update was undone, or a learner loaded
+        if generator.bit_generator.state != self._before:  # an update was undone, or had no valid row
             return None
         generator.bit_generator.state = self._generator.bit_generator.state
         return self._order

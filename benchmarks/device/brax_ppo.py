@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from benchmarks.harness import Figures, RunFailedError
 
 UPDATES = 4  # of an epoch, which is one call of its program
-ENDLESS = 10**6  # epochs: it is left waiting for more
-EPOCH_SECONDS = 600.0
+MAX_EPOCHS = 10**6  # epochs: it is left waiting for more
+EPOCH_TIMEOUT = 600.0  # seconds
 HIDDEN = (64, 64)  # as those of the default network
 
 
@@ -26,8 +26,8 @@ class BraxPPO:
         self._go, self._waits = threading.Semaphore(0), threading.Semaphore(0)
         self._error: BaseException | None = None
         self._steps = task.num_envs * task.unroll_length
-        words = (env_id, env_kwargs, task, rate)
-        threading.Thread(target=self._train, args=words, name="Brax's PPO", daemon=True).start()
+        arguments = (env_id, env_kwargs, task, rate)
+        threading.Thread(target=self._train, args=arguments, name="Brax's PPO", daemon=True).start()
         self._wait()
 
     def run(self, updates: int) -> Figures:
@@ -40,8 +40,8 @@ class BraxPPO:
         return {"update": (time.perf_counter() - started) / epochs / UPDATES}
 
     def _wait(self) -> None:
-        if not self._waits.acquire(timeout=EPOCH_SECONDS):
-            raise RunFailedError(f"Brax's PPO hadn't ended an epoch after {EPOCH_SECONDS:g} s")
+        if not self._waits.acquire(timeout=EPOCH_TIMEOUT):
+            raise RunFailedError(f"Brax's PPO hadn't ended an epoch after {EPOCH_TIMEOUT:g} s")
         if self._error is not None:
             raise RunFailedError(f"Brax's PPO failed: {self._error!r}") from self._error
 
@@ -69,8 +69,8 @@ class BraxPPO:
         train.train(
             registry.load(env_id, **env_kwargs),
             wrap_env_fn=wrapper.wrap_for_brax_training,
-            num_timesteps=self._steps * UPDATES * ENDLESS,
-            num_evals=ENDLESS + 1,
+            num_timesteps=self._steps * UPDATES * MAX_EPOCHS,
+            num_evals=MAX_EPOCHS + 1,
             run_evals=False,
             episode_length=int(config.episode_length),
             num_envs=task.num_envs,

@@ -111,6 +111,8 @@ def main() -> None:
     if "truncation" in arguments.parts:
         found["truncation"] = child("truncation", {**dataclasses.asdict(OF_TRUNCATION), "epochs": 10, "updates": 60})
     report(found, arguments.output)
+    if failed := [name for name, work in found["works"].items() if "failed" in work]:
+        raise RunFailedError(f"these works failed: {', '.join(failed)}; what they printed is above")
 
 
 def packages() -> list[str]:

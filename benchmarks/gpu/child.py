@@ -291,7 +291,7 @@ def export_device_works(num_actors: Sequence[int]) -> Iterator[str]:
     from actor_learner.spaces.spaces import Spaces
     from benchmarks.device.device import OF_TRUNCATION, WORKS
 
-    done = set()
+    exported = set()
     for work in (OF_TRUNCATION, *WORKS.values()):
         if find_spec(work.package) is None:
             continue
@@ -301,12 +301,12 @@ def export_device_works(num_actors: Sequence[int]) -> Iterator[str]:
         wanted += [(env_id, gym.make(env_id), in_actors) for env_id in sorted(gym_ids)]
         for name, env, counts in wanted:
             for count in sorted(counts):
-                if (name, count) not in done:
+                if (name, count) not in exported:
                     keras.utils.clear_session()
                     network = round_weights(al.default_network(env.observation_space, env.action_space))
                     export_network(network, Spaces(env.observation_space, env.action_space), count)
                     yield f"{name}, {count} environments"
-                    done.add((name, count))
+                    exported.add((name, count))
 
 
 def round_weights(network: Any) -> Any:

@@ -22,7 +22,7 @@ from actor_learner.benchmark.measure import as_json, measure_setting
 from actor_learner.benchmark.text import show
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
-from actor_learner.environments.jax import checks
+from actor_learner.environments.jax import checks, vector
 from actor_learner.networks.contract import call_network
 from actor_learner.networks.step import PolicyStep
 from actor_learner.spaces.spaces import Spaces
@@ -119,14 +119,14 @@ def test_a_seed_gives_the_same_bytes_and_another_gives_others():
 
 
 @pytest.mark.parametrize("num_envs", [1, 34])
-def test_dear_resets_of_few_environments_give_the_bytes_of_all(num_envs, monkeypatch):
+def test_expensive_resets_of_few_environments_give_the_bytes_of_all(num_envs, monkeypatch):
     """Here 0, 1 to 3 (few of 34) and more environments end in one step, so that each way of resetting is taken."""
     env = Drawn()
     spaces = Spaces(env.observation_space, env.action_space)
-    assert not checks.check_env(env, spaces).dear_resets
+    assert not checks.check_env(env, spaces).expensive_resets
     _, expected = batches(3, env, num_envs=num_envs, seed=3)
-    monkeypatch.setattr(checks, "CHEAP", 0)
-    assert checks.check_env(env, spaces).dear_resets
+    monkeypatch.setattr(checks, "MAX_CHEAP_OPERATIONS", 0)
+    assert checks.check_env(env, spaces).expensive_resets
     _, found = batches(3, env, num_envs=num_envs, seed=3)
     ends = np.concatenate([(batch.terminated | batch.truncated).sum(1) for batch in expected])
     assert num_envs == 1 or ({0, 2} < set(ends.tolist()) and ends.max() > 3)
@@ -135,7 +135,36 @@ def test_dear_resets_of_few_environments_give_the_bytes_of_all(num_envs, monkeyp
             np.testing.assert_array_equal(field, again)
 
 
-def test_two_devices_take_the_same_steps_and_half_of_the_rows_each():
+def test_resets_are_expensive_by_their_loops_and_sizes():
+    class Looking(Walk):
+        def reset(self, key):
+            state, observation = super().reset(key)
+            return state, jax.lax.while_loop(lambda seen: seen[0] < 0.5, lambda seen: seen + 0.1, observation)
+
+    class Multiplying(Walk):
+        def reset(self, key):
+            state, observation = super().reset(key)
+            return state, observation + jax.random.normal(key, (512, 512)).sum() * 0
+
+    facts = [
+        checks.check_env(env, Spaces(env.observation_space, env.action_space)) for env in (Looking(), Multiplying())
+    ]
+    assert all(each.expensive_resets for each in facts)
+
+
+def test_rows_that_exist_are_replaced_where_leaves_have_them():
+    keys = jax.random.split(jax.random.key(0, impl="rbg"), 4)
+    old = {"rows": jnp.zeros((4, 2)), "shared": jnp.zeros(3), "key": keys}
+    new = {"rows": jnp.ones((2, 2)), "shared": jnp.ones(3), "key": keys[:2]}
+    found = vector.replace_rows(4, old, jnp.array([2, 4]), new)
+    assert found["rows"][:, 0].tolist() == [0, 0, 1, 0]
+    assert not found["shared"].any()
+    assert (found["key"] == keys[jnp.array([0, 1, 0, 3])]).all()
+
+
+@pytest.mark.parametrize("max_cheap", [200, 0])
+def test_two_devices_take_the_same_steps_and_half_of_the_rows_each(max_cheap, monkeypatch):
+    monkeypatch.setattr(checks, "MAX_CHEAP_OPERATIONS", max_cheap)
     network = functools.partial(al.default_network, seed=0)
     found = []
     for devices in (1, 2):

@@ -17,6 +17,7 @@ from actor_learner.environments.factory import resolve_env
 from actor_learner.spaces.jax_env import names_jax_env, steps_on_device
 from actor_learner.system.installation import install_command
 from tests.support.processes import patience
+from tests.support.quick_xla import QUICK_XLA
 
 CHECKS = Path(__file__).with_name("device_checks.py")
 
@@ -25,8 +26,8 @@ CHECKS = Path(__file__).with_name("device_checks.py")
 @pytest.mark.skipif(find_spec("jax") is None, reason="needs jax")
 @pytest.mark.parametrize("part", ["learn", "not learn"])
 def test_environments_in_jax_are_stepped_on_the_device(part):
-    flags = "--xla_force_host_platform_device_count=2"
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    flags = f"{QUICK_XLA} --xla_force_host_platform_device_count=2"
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags}
     words = ["-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-k", part, str(CHECKS)]
     words += ["--timeout", str(patience(500))]
     done = subprocess.run(

@@ -189,7 +189,9 @@ class DeviceActors(ActorGroup):
                 after, arrays = program(weights, self._carry)
                 for name in arrays:
                     if name in _CHECKS or name.startswith(_OF_EPISODES):
-                        arrays[name].copy_to_host_async()  # asked for once they are ready, copies take longer
+                        arrays[
+                            name
+                        ].copy_to_host_async()  # a copy that is requested after the result is ready takes longer
                 cuts, fine = (np.asarray(arrays.pop(name)) for name in _CHECKS)
             if cuts.max() <= self._cuts:
                 break

@@ -73,7 +73,7 @@ class Rollout:
         self._devices, self._on_gpu = devices, "GPU" in step.device
         self._to_env = [_to_env(leaf, distribution) for leaf in self._spaces.action.leaves]
         self._masks_from_env = self._spaces.masked and not self._spaces.has_mask_leaf
-        self.info_keys, self._dear_resets = check_env(env, self._spaces, info_keys)
+        self.info_keys, self._expensive_resets = check_env(env, self._spaces, info_keys)
 
     def begin(self, key: Tensor) -> Carry:
         """Return the carry with which the first rollout starts: new episodes in all environments."""
@@ -231,7 +231,9 @@ class Rollout:
         def reset(keys: Tensor) -> Any:
             return jax.tree.map(_strong, self._reset(keys))
 
-        return reset_ended(reset, _keys(key, index), done, before, dear=self._dear_resets, on_gpu=self._on_gpu)
+        return reset_ended(
+            reset, _keys(key, index), done, before, expensive=self._expensive_resets, on_gpu=self._on_gpu
+        )
 
     def _leaves(self, observation: Any) -> tuple[Tensor, ...]:
         """Return the leaves of observations as a trajectory has them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,18 +16,20 @@ from actor_learner.spaces.jax_env import JaxEnv, Step
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Structure
 
-CHEAP = 200
-"""The operations of a reset that takes no longer than a GPU's wait for the host."""
+MAX_CHEAP_OPERATIONS = 200
+"""Resets of more operations are expensive: computing all of them takes longer than asking whether any is needed."""
+
+_NUMBERS_PER_OPERATION = 1000  # of the results of an operation that counts once
 
 
-class Found(NamedTuple):
-    """What the look found. info_keys: those that the environment reports. dear_resets: their number matters."""
+class EnvFacts(NamedTuple):
+    """What tracing an environment tells. info_keys: those that it reports."""
 
     info_keys: tuple[str, ...]
-    dear_resets: bool
+    expensive_resets: bool
 
 
-def check_env(env: JaxEnv, spaces: Spaces, info_keys: Sequence[str] = ()) -> Found:
+def check_env(env: JaxEnv, spaces: Spaces, info_keys: Sequence[str] = ()) -> EnvFacts:
     """Trace an environment, and return what it does.
 
     Raises EnvError for functions that aren't pure, a step that isn't a `Step`, a state that changes its structure,
@@ -60,15 +63,17 @@ def check_env(env: JaxEnv, spaces: Spaces, info_keys: Sequence[str] = ()) -> Fou
         _check_number(f"`{name}.step` must return `info[{entry!r}]`", stepped.info[entry])
     if hasattr(env, MASK_KEY):
         _check_mask(env, name, state, spaces)
-    return Found(reported, _operations(graph.jaxpr) > CHEAP)
+    return EnvFacts(reported, _operations(graph.jaxpr) > MAX_CHEAP_OPERATIONS)
 
 
-def _operations(graph: Any) -> int:
-    """Return the number of operations in a graph, as often as loops repeat them; of other loops, once."""
-    found = 0
+def _operations(graph: Any) -> float:
+    """Return the number of operations in a graph, as often as loops repeat them: infinite where that isn't known."""
+    found = 0.0
     for equation in graph.eqns:
+        numbers = sum(math.prod(getattr(result.aval, "shape", ())) for result in equation.outvars)
         inner = sum(_operations(each) for each in core.jaxprs_in_params(equation.params))
-        found += equation.params["length"] * inner if equation.primitive.name == "scan" else max(1, inner)
+        repeats = {"scan": equation.params.get("length"), "while": math.inf}.get(equation.primitive.name, 1)
+        found += repeats * (inner or max(1, numbers // _NUMBERS_PER_OPERATION))
     return found
 
 

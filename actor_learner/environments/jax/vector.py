@@ -20,33 +20,40 @@ from actor_learner.spaces.structure import MASK_KEY
 _FPS = 30  # of an environment that names no number
 
 
-PARTS = 16
-"""Where no more than one in so many environments has ended, no more than these are reset."""
+FEW_ENDED_DIVISOR = 16
+"""Few environments have ended if they are no more than one in so many."""
 
 
 def reset_ended(
-    reset: Callable[[Any], Any], keys: Any, done: Any, before: Any, *, dear: bool, on_gpu: bool = False
+    reset: Callable[[Any], Any], keys: Any, done: Any, before: Any, *, expensive: bool, on_gpu: bool = False
 ) -> Any:
     """Return `before`, with new episodes where `done [N]`.
 
-    reset: returns what `before` has, for an environment with each key. keys: `[N]`. dear: whether its resets are; then
-    there are none where no environment ended, and few where few did.
+    Args:
+        reset: returns what `before` has, for an environment with each key.
+        keys: `[N]`.
+        done: `[N]`.
+        before: states and observations, whose leaves begin with the axis `[N]`.
+        expensive: True computes few resets where few environments ended. A cheap reset is computed for all of them.
+        on_gpu: True computes cheap resets even where none ended: a GPU waits for the host to learn whether one did.
     """
     count = len(done)
-    some = -(-count // PARTS)
+    few = -(-count // FEW_ENDED_DIVISOR)
 
-    def in_all() -> Any:
+    def of_all() -> Any:
         return choose(done, reset(keys), before)
 
-    def in_some() -> Any:
-        (rows,) = jnp.nonzero(done, size=some, fill_value=count)
+    def of_few() -> Any:
+        (rows,) = jnp.nonzero(done, size=few, fill_value=count)
         return replace_rows(count, before, rows, reset(keys.at[rows].get(mode="clip")))
 
-    if not dear:  # a GPU waits for the host to learn which branch it takes
-        return in_all() if on_gpu else jax.lax.cond(done.any(), in_all, lambda: before)
+    if not expensive:
+        return of_all() if on_gpu else jax.lax.cond(done.any(), of_all, lambda: before)
+    if few == count:
+        return jax.lax.cond(done.any(), of_few, lambda: before)
     ended = done.sum()
-    branch = (ended > 0).astype(jnp.int32) + (ended > some)
-    return jax.lax.switch(branch, (lambda: before, in_some, in_all))
+    branch = (ended > 0).astype(jnp.int32) + (ended > few)
+    return jax.lax.switch(branch, (lambda: before, of_few, of_all))
 
 
 def choose(flags: Any, yes: Any, no: Any) -> Any:
@@ -57,7 +64,7 @@ def choose(flags: Any, yes: Any, no: Any) -> Any:
 
     def where(yes: Any, no: Any) -> Any:
         if jnp.issubdtype(yes.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(where(jax.random.key_data(yes), jax.random.key_data(no)))
+            return _of_key_data(where, yes, no)
         if yes.shape[:1] != flags.shape:
             return no
         return jnp.where(flags.reshape(-1, *(1,) * (yes.ndim - 1)), yes, no)
@@ -73,7 +80,7 @@ def replace_rows(count: int, old: Any, rows: Any, new: Any) -> Any:
 
     def put(old: Any, new: Any) -> Any:
         if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(put(jax.random.key_data(old), jax.random.key_data(new)))
+            return _of_key_data(put, old, new)
         if old.shape[:1] != (count,) or new.shape[:1] != rows.shape:
             return old
         return old.at[rows].set(new, mode="drop")
@@ -81,12 +88,18 @@ def replace_rows(count: int, old: Any, rows: Any, new: Any) -> Any:
     return jax.tree.map(put, old, new)
 
 
+def _of_key_data(function: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+    """Return the keys whose numbers the function returns for those of two arrays of keys."""
+    found = function(jax.random.key_data(one), jax.random.key_data(other))
+    return jax.random.wrap_key_data(found, impl=jax.random.key_impl(one))
+
+
 class JaxVectorEnv(AnyVectorEnv):
     """Steps on the CPU, and resets in the step of an end (SAME_STEP), with the last observations in `final_obs`."""
 
     def __init__(self, env: JaxEnv, num_envs: int, seed: int | None = None, render_mode: str | None = None) -> None:
         self.num_envs, self._env = num_envs, env
-        found = check_env(env, Spaces(env.observation_space, env.action_space))
+        facts = check_env(env, Spaces(env.observation_space, env.action_space))
         self.render_mode = render_mode if hasattr(env, "render") else None
         metadata = {"render_fps": _FPS, **getattr(env, "metadata", {})}
         self.metadata = {**metadata, "autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": ["rgb_array"]}
@@ -94,7 +107,7 @@ class JaxVectorEnv(AnyVectorEnv):
         self.observation_space = batch_space(env.observation_space, num_envs)
         self.action_space = batch_space(env.action_space, num_envs)
         self._cpu = jax.devices("cpu")[0]
-        self._begin, self._dear_resets = jax.vmap(env.reset), found.dear_resets
+        self._begin, self._expensive_resets = jax.vmap(env.reset), facts.expensive_resets
         self._reset_all, self._step_all = jax.jit(self._reset), jax.jit(self._step)
         self._masks = jax.jit(jax.vmap(getattr(env, MASK_KEY))) if hasattr(env, MASK_KEY) else None
         self._state: Any = None
@@ -110,7 +123,7 @@ class JaxVectorEnv(AnyVectorEnv):
         done = (stepped.terminated != 0) | (stepped.truncated != 0)
         before = stepped.state, stepped.observation
         keys = jax.random.split(of_reset, self.num_envs)
-        after = reset_ended(self._begin, keys, done, before, dear=self._dear_resets)
+        after = reset_ended(self._begin, keys, done, before, expensive=self._expensive_resets)
         return key, *after, stepped._replace(state=None)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
