@@ -356,8 +356,11 @@ class Remembering(Walk):
         (masked(action_mask=np.ones(4, bool)), "`SimpleNamespace.action_mask` must be a function of the state"),
         (made(observation_space=gym.spaces.Text(5)), "Text"),
         (Remembering(), "nothing kept on `self`"),
-        (stepping(reward=jnp.nan), "`reward` of env `SimpleNamespace` must be finite"),
-        (stepping(observation=jnp.full(2, jnp.inf)), "`observation` of env `SimpleNamespace` must be finite"),
+        (stepping(reward=jnp.nan), "`reward` of env `SimpleNamespace` must be finite.* nan in row 0 of environment 0"),
+        (
+            stepping(observation=jnp.full(2, jnp.inf)),
+            "`observation` of .* must be finite.* inf in row 1 of environment 0",
+        ),
     ],
 )
 def test_an_environment_that_breaks_the_protocol_is_one_line(env, message):

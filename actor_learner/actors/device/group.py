@@ -187,11 +187,9 @@ class DeviceActors(ActorGroup):
                 program = self._programs[self._cuts] = jax.jit(functools.partial(self._rollout, cuts=self._cuts))
             with self._explaining_memory_errors(), self._on_device():
                 after, arrays = program(weights, self._carry)
-                for name in arrays:
+                for name, array in arrays.items():
                     if name in _CHECKS or name.startswith(_OF_EPISODES):
-                        arrays[
-                            name
-                        ].copy_to_host_async()  # a copy that is requested after the result is ready takes longer
+                        array.copy_to_host_async()  # requested only once the result is ready, a copy takes longer
                 cuts, fine = (np.asarray(arrays.pop(name)) for name in _CHECKS)
             if cuts.max() <= self._cuts:
                 break
@@ -199,9 +197,9 @@ class DeviceActors(ActorGroup):
         if not fine.all():
             name = CHECKED[int(np.argmin(fine.all(0)))]
             expected = "must allow an action" if name == MASK_KEY else "must be finite, and discrete values in range"
-            where = "step it in actors (vectorization='sync') to see in which step"
+            where = "step it in actors (vectorization='sync') to see how it comes about"
             raise EnvError(
-                f"`{name}` of env `{self._name}` {expected}; {where}. Received: another value in this unroll"
+                f"`{name}` of env `{self._name}` {expected}; {where}. Received: {_first_wrong(arrays, name)}"
             )
         self._carry = after
         return arrays
@@ -228,3 +226,11 @@ class DeviceActors(ActorGroup):
 
     def close(self) -> None:
         self._closed = True
+
+
+def _first_wrong(arrays: Mapping[str, Tensor], name: str) -> str:
+    """Return the first number that isn't finite in the arrays whose names begin so, and its place."""
+    for array in (np.asarray(values) for key, values in arrays.items() if key.startswith(name)):
+        for row, column, *place in np.argwhere(~np.isfinite(array)).tolist():
+            return f"{array[row, column, *place]} in row {row} of environment {column}"
+    return "another value in this unroll"
