@@ -228,12 +228,10 @@ class Rollout:
         """Return states and observations, those of new episodes where `done [N]`."""
         before = jax.tree.map(_strong, (state, seen))
 
-        def reset(keys: Tensor) -> Any:
-            return jax.tree.map(_strong, self._reset(keys))
+        def reset(rows: Any) -> Any:
+            return jax.tree.map(_strong, self._reset(_keys(key, index[rows])))
 
-        return reset_ended(
-            reset, _keys(key, index), done, before, expensive=self._expensive_resets, on_gpu=self._on_gpu
-        )
+        return reset_ended(reset, done, before, expensive=self._expensive_resets, on_gpu=self._on_gpu)
 
     def _leaves(self, observation: Any) -> tuple[Tensor, ...]:
         """Return the leaves of observations as a trajectory has them."""

@@ -24,14 +24,11 @@ FEW_ENDED_DIVISOR = 16
 """Few environments have ended if they are no more than one in so many."""
 
 
-def reset_ended(
-    reset: Callable[[Any], Any], keys: Any, done: Any, before: Any, *, expensive: bool, on_gpu: bool = False
-) -> Any:
+def reset_ended(reset: Callable[[Any], Any], done: Any, before: Any, *, expensive: bool, on_gpu: bool = False) -> Any:
     """Return `before`, with new episodes where `done [N]`.
 
     Args:
-        reset: returns what `before` has, for an environment with each key.
-        keys: `[N]`.
+        reset: returns what `before` has for new episodes in these rows, an index `[K]` or a slice.
         done: `[N]`.
         before: states and observations, whose leaves begin with the axis `[N]`.
         expensive: True computes few resets where few environments ended. A cheap reset is computed for all of them.
@@ -41,11 +38,11 @@ def reset_ended(
     few = -(-count // FEW_ENDED_DIVISOR)
 
     def of_all() -> Any:
-        return choose(done, reset(keys), before)
+        return choose(done, reset(slice(None)), before)
 
     def of_few() -> Any:
         (rows,) = jnp.nonzero(done, size=few, fill_value=count)
-        return replace_rows(count, before, rows, reset(keys.at[rows].get(mode="clip")))
+        return replace_rows(count, before, rows, reset(jnp.minimum(rows, count - 1)))
 
     if not expensive:
         return of_all() if on_gpu else jax.lax.cond(done.any(), of_all, lambda: before)
@@ -122,8 +119,11 @@ class JaxVectorEnv(AnyVectorEnv):
         stepped = jax.vmap(self._env.step)(jax.random.split(of_step, self.num_envs), state, action)
         done = (stepped.terminated != 0) | (stepped.truncated != 0)
         before = stepped.state, stepped.observation
-        keys = jax.random.split(of_reset, self.num_envs)
-        after = reset_ended(self._begin, keys, done, before, expensive=self._expensive_resets)
+
+        def begin(rows: Any) -> Any:
+            return self._begin(jax.random.split(of_reset, self.num_envs)[rows])
+
+        after = reset_ended(begin, done, before, expensive=self._expensive_resets)
         return key, *after, stepped._replace(state=None)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
