@@ -12,20 +12,11 @@ from benchmarks.harness import RunFailedError
 
 TOPICS = {
     "speed": "benchmarks.speed.speed",
-    "roof": "benchmarks.speed.speed:roof",
     "startup": "benchmarks.speed.startup",
     "same-bytes": "benchmarks.speed.same_bytes",
-    "actor": "benchmarks.speed.pool:actor",
-    "acting": "benchmarks.speed.pool:acting",
     "peers": "benchmarks.peers.compare",
     "learning": "benchmarks.learning.table",
     "games": "benchmarks.games.games",
-    "tag": "benchmarks.games.tag",
-    "value": "benchmarks.games.value",
-    "game-peers": "benchmarks.games.peers",
-    "recurrent": "benchmarks.recurrent.compare",
-    "replay": "benchmarks.replay.compare",
-    "gradient-steps": "benchmarks.replay.steps",
     "resources": "benchmarks.replay.resources",
     "offline": "benchmarks.replay.offline",
     "scaling": "benchmarks.scaling.scaling",
@@ -33,33 +24,56 @@ TOPICS = {
     "device": "benchmarks.device.device",
     "gpu": "benchmarks.gpu.gpu",
     "gpu-pack": "benchmarks.gpu.pack",
-    "memory": "benchmarks.overhead.memory",
     "soak": "benchmarks.faults.soak",
-    "aborts": "benchmarks.faults.aborts",
     "kill-and-resume": "benchmarks.faults.kill_and_resume",
-    "faulty-runs": "benchmarks.faults.faulty_runs",
     "cluster-faults": "benchmarks.cluster.faults",
     "cluster-soak": "benchmarks.cluster.soak",
-    "cluster-bytes": "benchmarks.cluster.bytes_needed",
     "cluster-same-bytes": "benchmarks.cluster.same_bytes",
     "cluster-speed": "benchmarks.cluster.speed",
     "planted-faults": "benchmarks.suite.planted_faults",
-    "policy": "benchmarks.deploy.policy",
-    "pong-policy": "benchmarks.deploy.policy:pong",
-    "three-commands": "benchmarks.pictures.three_commands",
-    "live-view": "benchmarks.pictures.live_view",
 }
 """The module of each topic, and its function where that isn't `main`."""
 
 ARCHIVED = {
-    "update": ("speed/update", "2026-11-22", "an update as one compiled graph, against its steps called from Python"),
-    "precision": ("learning/precision", "2026-11-23", "16 bits in the hidden layers, and PPO's ratio"),
-    "overhead": ("overhead/overhead", "2026-11-21", "the cost of the live view, TensorBoard's files and supervision"),
-    "free-running": ("speed/pool", "2026-11-21", "throughput beside a slow actor; `scaling` has it for heavy tails"),
+    "update": (
+        "update",
+        "96efe57:speed/update",
+        "an update as one compiled graph, against its steps called from Python",
+    ),
+    "precision": ("precision", "96efe57:learning/precision", "16 bits in the hidden layers, and PPO's ratio"),
+    "overhead": ("view", "96efe57:overhead/overhead", "the cost of the live view, TensorBoard's files and supervision"),
+    "free-running": ("free_running", "96efe57:speed/pool", "throughput beside a slow actor; `scaling` has heavy tails"),
+    "roof": ("roof", "0c6d3ab:speed/speed", "the works beside their roofs; `actor-learner benchmark` measures one"),
+    "reference-loop": (
+        "reference_loop",
+        "0c6d3ab:speed/reference_loop",
+        "CartPole beside a pinned loop in NumPy and TensorFlow",
+    ),
+    "actor": ("actor", "0c6d3ab:speed/pool", "one actor: memory, a vector step, a new weight version"),
+    "acting": ("acting", "0c6d3ab:speed/pool", "acting on the actors' cores and on the learner's device"),
+    "memory": ("memory", "0c6d3ab:overhead/memory", "the memory of learner and actors over time"),
+    "recurrent": (
+        "recurrent",
+        "0c6d3ab:recurrent/compare",
+        "policies with memory: a run, an update, acting; beside SB3",
+    ),
+    "replay": ("replay", "0c6d3ab:replay/compare", "a gradient step of DQN and SAC, beside SB3 and SBX"),
+    "gradient-steps": (
+        "gradient_steps",
+        "0c6d3ab:replay/steps",
+        "a gradient step with quantiles, hindsight, and of PQN",
+    ),
+    "policy": ("policy", "0c6d3ab:deploy/policy", "what acting needs: packages, megabytes, seconds"),
+    "pong-policy": ("pong_policy", "0c6d3ab:deploy/policy", "a policy of Pong without TensorFlow, on three Pythons"),
+    "tag": ("tag", "0c6d3ab:games/tag", "two roles of simple_tag, each seed and version against each other"),
+    "value": ("value", "0c6d3ab:games/value", "agents that share a game, with and without a centralized value"),
+    "game-peers": ("game_peers", "0c6d3ab:games/peers", "games beside SB3 and RLlib; exploitability on Leduc hold'em"),
+    "cluster-bytes": ("bytes_needed", "0c6d3ab:cluster/bytes_needed", "bytes that cross the network for an env step"),
+    "aborts": ("aborts", "0c6d3ab:faults/aborts", "runs under allocators that notice damaged memory: no event in 165"),
+    "faulty-runs": ("faulty_halfcheetah", "0c6d3ab:faults/faulty_runs", "learning while actors are killed and stopped"),
+    "three-commands": ("three_commands", "0c6d3ab:pictures/three_commands", "the pictures of the terminal in docs/"),
 }
-"""The answered questions whose programs are only in git's history: the module, the result's date, the question."""
-
-LAST_COMMIT = "96efe57"  # that has them
+"""The answered questions: the result in archive/, the commit and the module of the program, and the question."""
 
 
 def main() -> None:
@@ -87,10 +101,9 @@ def main() -> None:
 
 
 def archive_note(topic: str) -> str:
-    """Return the question of an archived topic, its date, and the command that shows its program."""
-    module, date, question = ARCHIVED[topic]
-    folder = module.partition("/")[0]
-    return f"{question} (benchmarks/{folder}/, {date}; git show {LAST_COMMIT}:benchmarks/{module}.py)"
+    """Return the question of an archived topic, its result, and the command that shows its program."""
+    result, program, question = ARCHIVED[topic]
+    return f"{question} (benchmarks/archive/{result}.json; git show {program.replace(':', ':benchmarks/')}.py)"
 
 
 def summary(topic: str) -> str:

@@ -14,6 +14,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from actor_learner.system.machine import available_cores, cpu_model
 
 ROOT = Path(__file__).resolve().parents[1]
 CHILD_SECONDS = 900.0
+MAX_LINE = 120  # characters, in JSON files
 Figures = dict[str, Any]
 K, T = TypeVar("K"), TypeVar("T")
 
@@ -100,16 +102,31 @@ def report(
     found: Mapping[str, Any], output: Path | None = None, *, leave_out: Iterable[str] = (), page: str = ""
 ) -> None:
     """Print figures as JSON, without some long ones, and write all of them to a file, their page beside it."""
-    print(json.dumps({name: value for name, value in found.items() if name not in leave_out}, indent=1), flush=True)
+    print(layout({name: value for name, value in found.items() if name not in leave_out}), flush=True)
     write(found, output, page)
 
 
 def write(found: Mapping[str, Any], output: Path | None, page: str = "") -> None:
     """Write figures to a JSON file, and their page in Markdown beside it; do nothing without a file."""
     if output:
-        output.write_text(json.dumps(found, indent=1) + "\n")
+        output.write_text(layout(found) + "\n")
     if output and page:
         output.with_suffix(".md").write_text(page)
+
+
+def layout(value: Any, indent: str = "") -> str:
+    """Return JSON whose objects and lists are on one line where they fit, and numbers fill their lines."""
+    line = json.dumps(value)
+    if len(indent) + len(line) <= MAX_LINE or not isinstance(value, (Mapping, list, tuple)):
+        return line
+    inner = indent + " "
+    if isinstance(value, Mapping):
+        parts = [f"{json.dumps(str(key))}: {layout(each, inner)}" for key, each in value.items()]
+    elif all(isinstance(each, (int, float)) for each in value):
+        parts = [f"\n{inner}".join(textwrap.wrap(line[1:-1], MAX_LINE - len(inner)))]
+    else:
+        parts = [layout(each, inner) for each in value]
+    return f"{line[0]}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{line[-1]}"
 
 
 def tell(line: str) -> None:

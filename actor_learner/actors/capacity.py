@@ -6,7 +6,7 @@ from actor_learner.system.machine import available_memory, size_text
 from actor_learner.system.memory import own_memory
 
 MIN_ACTOR_BYTES = 20_000_000
-"""Bytes that an actor needs at least; 24 MB with one CartPole-v1 environment (scripts/measure actor --envs 1)."""
+"""Bytes that an actor needs at least; 24 MB with one CartPole-v1 environment."""
 _LARGE_SHARE = 0.25  # the share of the available memory from which on the first actor is measured before others start
 
 

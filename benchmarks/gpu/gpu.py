@@ -29,7 +29,7 @@ from actor_learner.config.pool_checks import ACTING
 from actor_learner.system.machine import available_cores
 from benchmarks.gpu.page import page
 from benchmarks.gpu.works import ACTORS, NETWORKS, PIPELINES, PRECISIONS, STEPS
-from benchmarks.harness import Figures, RunFailedError, child_environment, make_parser, origin, tell
+from benchmarks.harness import Figures, RunFailedError, child_environment, layout, make_parser, origin, tell
 from benchmarks.processes import Child
 
 MINIBATCH_SIZES = {"gpu": [256, 2048, 8192], "cpu": [64, 256]}
@@ -243,7 +243,7 @@ def store_row(found: Figures, part: str, row: Figures, output: Path | None) -> N
     found[part] = [*(each for each in found[part] if each is not before), row]
     if output:
         partial = output.with_suffix(".partial")
-        partial.write_text(json.dumps(found, indent=1) + "\n")
+        partial.write_text(layout(found) + "\n")
         partial.replace(output)
         output.with_suffix(".md").write_text("\n".join(page(found)) + "\n")
 

@@ -1,4 +1,4 @@
-"""Trains with the presets, evaluates the final weights, and writes the table of learning results and its curves.
+"""Trains with the presets, evaluates the final weights, and writes the table of learning results.
 
     scripts/measure learning --minutes 60                  # what fits, long rows first, continuing where it stopped
     scripts/measure learning --only Hopper-v5/ppo          # one row
@@ -43,6 +43,7 @@ PEER_PACKAGES = {
 }
 TRAIN_SECONDS, EVALUATE_SECONDS = 4 * 3600.0, 1800.0
 EVALUATION_SEED = 1000
+ORIGIN = ("versions", "cores", "date", "machine", "commit")
 
 HEADER = ("command", "steps", "seeds", "evaluation", "mean +- std", "last 100", "goal", "others", "seconds", "made")
 METHODS = """\
@@ -62,14 +63,14 @@ METHODS = """\
 - **Lag 0, lag 1**: in lock-step, one batch ahead. Other rows have the preset's own `max_policy_lag`. Of PPO's presets,
   those with a row "lag 0" collect one batch ahead; the others are in lock-step.
 - **Not sticky**: Atari's actions never repeat at random (`repeat_action_probability=0.0`); by default a quarter do.
-- **Curves**: the return while training, over env steps, as `actor-learner plot --band bootstrap` draws it.
+- **Curves**: `actor-learner plot RUN_DIR ... --band bootstrap` draws the return while training, over env steps.
 - **Program**: `scripts/measure learning`. learning.json has the figures of each seed.""".splitlines()
 
 Job = tuple[Row, int]
 
 
 def main() -> None:
-    parser = make_parser("learning", __doc__ or "", output="folder of the table and the curves", minutes=240.0)
+    parser = make_parser("learning", __doc__ or "", output="folder of the table", minutes=240.0)
     names = [row.name for row in ROWS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="ROW", help="rows (see --list)")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs/learning", help="folder of the runs")
@@ -197,7 +198,7 @@ def _result_file(job: Job, runs: Path) -> Path:
 
 
 def write_table(rows: Sequence[Row], runs: Path, output: Path) -> None:
-    """Add the new results to learning.json, and write the table and the curves of these rows."""
+    """Add the new results to learning.json, write the table, and draw those curves of these rows that are there."""
     output.mkdir(parents=True, exist_ok=True)
     file = output / "learning.json"
     found: Figures = json.loads(file.read_text()) if file.exists() else {}
@@ -206,13 +207,26 @@ def write_table(rows: Sequence[Row], runs: Path, output: Path) -> None:
         if not files:
             continue
         command = f"actor-learner {shlex.join(row.command)} --seed N" if row.library == "ours" else "sb3_zoo.py"
-        found[row.name] = {"command": command, "seeds": [json.loads(path.read_text()) for path in files]}
+        found[row.name] = {"command": command, **pack([json.loads(path.read_text()) for path in files])}
         runs_of_row = [path.with_suffix("") for path in files]
-        if row.library == "ours" and all(run.is_dir() for run in runs_of_row):  # else the curves of all stay
-            words = ["plot", *map(str, runs_of_row), "--band", "bootstrap", "--output", str(output / f"{row.slug}.png")]
+        if (curve := output / f"{row.slug}.png").exists() and all(run.is_dir() for run in runs_of_row):
+            words = ["plot", *map(str, runs_of_row), "--band", "bootstrap", "--output", str(curve)]
             subprocess.run([sys.executable, *COMMAND, *words], check=True, timeout=300)
-    write(found, file, page(found, output))
+    file.write_text(text_of(found))
+    file.with_suffix(".md").write_text(page(found, output))
     write(counts(found), output / "counts.json")
+
+
+def pack(seeds: Sequence[Figures]) -> Figures:
+    """Return the results of a row's seeds, with what all have in common of their origin apart."""
+    common = {name: seeds[0][name] for name in ORIGIN if all(seed.get(name) == seeds[0][name] for seed in seeds)}
+    return {"all": common, "seeds": [{name: seed[name] for name in seed if name not in common} for seed in seeds]}
+
+
+def text_of(found: Figures) -> str:
+    """Return JSON with a row a line."""
+    lines = (f" {json.dumps(name)}: {json.dumps(row)}" for name, row in found.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def counts(found: Figures) -> Figures:
@@ -226,7 +240,7 @@ def counts(found: Figures) -> Figures:
 def page(found: Figures, folder: Path) -> str:
     """Return the results as Markdown: a summary, a section for each environment, and the whole table.
 
-    folder: Of the curves; rows without one have no picture.
+    folder: of the curves; most rows have none.
     """
     results = _results(found)
     environments: dict[str, list[_Result]] = {}
@@ -289,7 +303,11 @@ class _Result:
 
 
 def _results(found: Figures) -> dict[str, _Result]:
-    return {row.name: _Result(row, found[row.name]["seeds"]) for row in ROWS if row.name in found}
+    return {
+        row.name: _Result(row, [{**found[row.name]["all"], **seed} for seed in found[row.name]["seeds"]])
+        for row in ROWS
+        if row.name in found
+    }
 
 
 def _compared(ours: Sequence[_Result]) -> list[_Result]:
@@ -322,7 +340,7 @@ def _summary(environments: Mapping[str, Sequence[_Result]]) -> list[str]:
         "",
         "The table has the return of each preset, and in parentheses its env steps. A bold return's interval reaches",
         "the strongest published return at as many steps. Most returns are of 3 to 10 seeds. The sections below have",
-        "intervals, seeds and curves.",
+        "intervals and seeds.",
         "",
         *table(("environment", *(name.upper() for name in algorithms)), rows),
     ]
@@ -336,7 +354,7 @@ def _cell(result: _Result | None) -> str:
 
 
 def _section(env: str, results: Sequence[_Result], folder: Path) -> list[str]:
-    """Return an environment's section: its results, notes and curves."""
+    """Return an environment's section: its results, notes, and the curves that are there."""
     rows = [
         (result.label, f"{result.steps:,}", str(len(result.seeds)), str(result), _published(result.row))
         for result in results
@@ -345,8 +363,7 @@ def _section(env: str, results: Sequence[_Result], folder: Path) -> list[str]:
     for result in results:
         if result.row.note:
             notes.setdefault(result.row.note, []).append(result.label)
-    curves = [_curve(result, picture) for result in results if (picture := folder / f"{result.row.slug}.png").exists()]
-    pairs = [(*curves[place : place + 2], "")[:2] for place in range(0, len(curves), 2)]
+    curves = [result for result in results if (folder / f"{result.row.slug}.png").exists()]
     return [
         f"### {env}",
         "",
@@ -354,14 +371,8 @@ def _section(env: str, results: Sequence[_Result], folder: Path) -> list[str]:
         "",
         *(f"- {', '.join(labels)}: {note}." for note, labels in notes.items()),
         *([""] if notes else []),
-        *table((" ", " "), pairs),
-        "",
+        *(f"![Return over env steps: {curve.label}]({curve.row.slug}.png)\n" for curve in curves),
     ]
-
-
-def _curve(result: _Result, picture: Path) -> str:
-    text = f"Return over env steps: {result.label}"
-    return f'{result.label}<br><img src="{picture.name}" width="380" loading="lazy" alt="{text}">'
 
 
 def _published(row: Row) -> str:

@@ -7,16 +7,16 @@ import json
 import re
 import sys
 from operator import attrgetter
-from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import __main__ as measure
+from benchmarks.figures import pages
 from benchmarks.harness import ROOT
-from benchmarks.learning.table import page
-from benchmarks.replay.compare import DQN, SAC
-from benchmarks.replay.programs import ours
+from benchmarks.learning.table import page, text_of
 from benchmarks.speed import timeline
+
+BY_HAND = "by hand, on the machine of the measurement"
 
 
 def test_every_topic_is_listed_with_a_program_that_can_be_imported(monkeypatch, capsys):
@@ -39,11 +39,14 @@ def test_an_unknown_topic_is_refused_in_one_line(monkeypatch):
 
 @pytest.mark.parametrize("topic", measure.ARCHIVED)
 def test_an_archived_topic_says_where_its_program_and_its_result_are(topic, monkeypatch):
-    module = measure.ARCHIVED[topic][0]
+    result, program, _ = measure.ARCHIVED[topic]
+    commit, _, module = program.partition(":")
     monkeypatch.setattr(sys, "argv", ["scripts/measure", topic])
-    with pytest.raises(SystemExit, match=f"{topic} was answered: .* git show .*:benchmarks/{module}.py"):
+    with pytest.raises(SystemExit, match=f"{topic} was answered: .*; git show {commit}:benchmarks/{module}.py"):
         measure.main()
-    assert any((ROOT / "benchmarks" / module).parent.glob("*.json"))
+    found = json.loads((ROOT / f"benchmarks/archive/{result}.json").read_text("utf-8"))
+    assert found["archived"] == f"git show {commit}:benchmarks/{module}.py"
+    assert found["date"]
 
 
 def exists(module, path):
@@ -60,15 +63,26 @@ def test_what_programs_observe_in_the_package_exists():
     assert found == {name for _, _, name in places}
 
 
-def test_the_page_of_learning_results_is_made_of_the_figures_and_shows_every_curve():
+def test_the_page_of_learning_results_is_made_of_the_figures():
     folder = ROOT / "benchmarks" / "learning"
-    made = page(json.loads((folder / "learning.json").read_text(encoding="utf-8")), folder)
-    assert (folder / "learning.md").read_text(encoding="utf-8") == made
-    assert sorted(re.findall(r'<img src="([^"]+)"', made)) == sorted(path.name for path in folder.glob("*.png"))
+    found = json.loads((folder / "learning.json").read_text(encoding="utf-8"))
+    assert (folder / "learning.md").read_text(encoding="utf-8") == page(found, folder)
+    assert (folder / "learning.json").read_text(encoding="utf-8") == text_of(found)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("task", [{**DQN, "max_grad_norm": 10.0}, SAC], ids=["DQN", "SAC"])
-def test_a_gradient_step_of_our_off_policy_learner_is_measured(task, without_xla):
-    seconds = ours.step(SimpleNamespace(**{**task, "minibatch_size": 8, "steps": 2, "calls": 1}))
-    assert 0 < seconds < float("inf")
+def test_a_page_shows_each_picture_of_a_result():
+    shown = " ".join(pages(ROOT).values())
+    pictures = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("benchmarks/**/*.png")]
+    assert [picture for picture in pictures if picture not in shown] == []
+
+
+def test_each_result_names_a_program_that_there_is_or_the_commit_of_one_that_is_gone():
+    places = {f"git show {program.replace(':', ':benchmarks/')}.py" for _, program, _ in measure.ARCHIVED.values()}
+    for file in ROOT.glob("benchmarks/**/*.json"):
+        text = file.read_text(encoding="utf-8")
+        if file.parent.name == "archive":
+            assert json.loads(text)["archived"] in {*places, BY_HAND}, file.name
+        elif file.name not in ("learning.json", "counts.json"):
+            topics = re.findall(r'"(?:scripts/measure|bash gpu-pack/run.sh) ([a-z-]+)', text)
+            assert topics, file.name
+            assert set(topics) <= set(measure.TOPICS), file.name
