@@ -40,7 +40,7 @@ from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.spaces.kinds import Box, to_json
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
-from actor_learner.system.fields import check_choice, check_count, refusal
+from actor_learner.system.fields import check_choice, check_count, refusal, removed
 from actor_learner.system.hub import is_on_hub, local_path
 from actor_learner.system.policy_folders import policy_folder
 from actor_learner.system.types import Array
@@ -356,6 +356,7 @@ def run_environment(config: Mapping[str, Any], **arguments: Any) -> dict[str, An
     if env is not None and not by_name_only and not same_env(env, own):
         unused.add("env_kwargs")
     taken = {name: config[name] for name in ENV_ARGUMENTS if name in config and name not in {*given, *unused}}
+    taken = {name: value for name, value in taken.items() if not removed(name, value)}  # ways to step, not other games
     more, own_kwargs = given.get("wrapper_kwargs"), config.get("wrapper_kwargs")
     if "wrapper_kwargs" not in unused and isinstance(more, Mapping) and isinstance(own_kwargs, Mapping):
         taken["wrapper_kwargs"] = {name: value for name, value in own_kwargs.items() if name not in more}

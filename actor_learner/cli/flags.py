@@ -18,6 +18,7 @@ from actor_learner.config.file import NO_FILE, ConfigFile, read_config_file
 from actor_learner.config.references import algorithm_class, imported
 from actor_learner.config.self_play import SelfPlay
 from actor_learner.config.settings import names_of
+from actor_learner.system.fields import removed
 from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
 
 _UNITS = {"steps": "STEPS", "updates": "UPDATES", "epoch": "UPDATES", "minutes": "MINUTES", "timeout": "SECONDS"}
@@ -107,7 +108,7 @@ def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
     if hint is bool:
         options["action"] = argparse.BooleanOptionalAction
     else:
-        options["type"] = converter(hint)
+        options["type"] = converter(hint, field.name)
         options["metavar"] = field.metadata.get("metavar") or _metavar(field.name, hint)
         if (text := field.metadata.get("const")) is not None:
             options |= {"nargs": "?", "const": text}
@@ -150,8 +151,11 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 
-def converter(hint: Any) -> Callable[[str], Any]:
-    """Return a function from text to a value of one of the hint's types; the dataclasses check ranges."""
+def converter(hint: Any, name: str = "") -> Callable[[str], Any]:
+    """Return a function from text to a value of one of the hint's types; the dataclasses check ranges.
+
+    name: the field's. A value of it that an earlier version took is passed on to the dataclass, which names another.
+    """
 
     def convert(text: str) -> Any:
         for kind in sorted(_alternatives(hint), key=lambda kind: kind is str):
@@ -159,6 +163,8 @@ def converter(hint: Any) -> Callable[[str], Any]:
                 return _convert(text, kind)
             except (TypeError, ValueError):
                 continue
+        if removed(name, text):
+            return text
         raise argparse.ArgumentTypeError(f"must be {_expected(hint)}. Received: {text}")
 
     return convert

@@ -31,6 +31,7 @@ from actor_learner.runs.metrics import trim_metrics
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.tensorboard import PREFIX
 from actor_learner.system.aborts import native_log
+from actor_learner.system.fields import removed
 from actor_learner.system.files import DamagedError, one_line
 from actor_learner.system.hub import may_mean
 
@@ -166,6 +167,10 @@ def _named_run(config: TrainConfig) -> RunDirectory:
 
 def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
     """Raise ValueError, listing the differences, if the run of a config.json can't be resumed with `config`."""
+    may_differ = names_of(TrainConfig, "none", "pace")
+    for name, value in recorded.items():
+        if name not in may_differ and (text := removed(name, value)):
+            raise ValueError(f"`run_dir` holds a run that can't go on: {text}")
     recorded, given = RecordedConfig(recorded), RecordedConfig(json.loads(json.dumps(config.to_json())))
     if isinstance(known := recorded.get("algorithm"), Mapping):  # an earlier version may have had fewer fields
         given["algorithm"] = {name: value for name, value in given["algorithm"].items() if name in known}
@@ -175,7 +180,6 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
     known_policies, policies = recorded.get("policies"), given.get("policies")
     if isinstance(known_policies, Mapping) and isinstance(policies, Mapping):
         given["policies"] = {name: _known(known_policies.get(name), policy) for name, policy in policies.items()}
-    may_differ = names_of(TrainConfig, "none", "pace")
     differences = [
         _difference(name, recorded[name], value)
         for name, value in given.items()

@@ -20,6 +20,9 @@ MEMORIES = ("lstm", "gru", "attention")
 HEADS = 4  # of attention
 HINDSIGHT = ("future", "final", "episode")
 
+REMOVED: dict[tuple[str, str], str] = {}
+"""(field, value that an earlier version took) -> what replaces it, to follow the word "use"."""
+
 
 def refusal(name: str, expected: str, value: object) -> ValueError:
     """Return the error for a value that an argument can't take."""
@@ -27,6 +30,12 @@ def refusal(name: str, expected: str, value: object) -> ValueError:
     if isinstance(value, int) and len(text) > 24:
         text = f"{text[:20]}..."
     return ValueError(f"`{name}` must be {expected}. Received: {name}={text}")
+
+
+def removed(name: str, value: object) -> str:
+    """Return the refusal of a value that an earlier version took; "" for any other value."""
+    instead = REMOVED.get((name, value)) if isinstance(value, str) else None
+    return f"`{name}` can't be {value!r} any more: use {instead}. Received: {name}={value!r}" if instead else ""
 
 
 def misfit(function: Any, *arguments: Any, **keywords: Any) -> TypeError | None:
@@ -110,6 +119,8 @@ def check_seconds(name: str, value: Any) -> float:
 
 def check_choice(name: str, value: Any, choices: Collection[Any]) -> Any:
     if value not in choices:
+        if text := removed(name, value):
+            raise ValueError(text)
         hint = close_match(value, [choice for choice in choices if choice]) if isinstance(value, str) else ""
         raise refusal(name, f"one of {', '.join(map(repr, choices))}{hint}", value)
     return value
