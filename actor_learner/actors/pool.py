@@ -194,8 +194,7 @@ class ActorPool:
                 for the default network. Actors get an exported copy of it. With `policies`: a dict of these by name.
             env_kwargs: Keyword arguments of each environment.
             vectorization: "auto" uses the id's own vector environment if it has one; "sync" steps the environments of
-                an actor one after the other, and those in JAX in actors; "threads" steps them at the same time, for
-                environments that wait.
+                an actor one after the other, and those in JAX in actors.
             wrappers: Gymnasium wrappers around each environment, the last one outermost: "module:Class", or callables
                 that take an environment. The id's own vector environment isn't used then.
             wrapper_kwargs: Keyword arguments of the wrappers, by class name, or a dict for each.

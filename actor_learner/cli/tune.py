@@ -170,9 +170,6 @@ def _notes(tuning: Tuning) -> list[str]:
             f"about --budget {_enough(tuning)} measures all."
         )
     notes += failures
-    waits = any(throughput.waits for throughput in tuning.best.measured)
-    if waits and tuning.config.vectorization != "threads":
-        notes.append("The environments wait; --vectorization threads steps those of an actor at the same time.")
     if tuning.best.setting.num_actors == max(trial.setting.num_actors for trial in tuning.trials):
         notes.append("The largest number of actors is the fastest; --most-actors N tries more.")
     from actor_learner.benchmark.text import network_line

@@ -172,6 +172,12 @@ def _wrapper_kwargs(name: str, value: Any) -> dict[str, Any] | tuple[Any, ...]:
     return dict(value) if isinstance(value, Mapping) else tuple(value or ())
 
 
+def _check_vectorization(name: str, value: Any) -> Any:
+    if value == "threads":
+        raise refusal(name, "'auto' or 'sync' (where environments wait, more actors replace threads)", value)
+    return checks.check_choice(name, value, ("auto", "sync"))
+
+
 @dataclass(frozen=True, kw_only=True)
 @with_help
 class PoolSettings:
@@ -179,7 +185,7 @@ class PoolSettings:
 
     Attributes:
         vectorization: "auto" uses the id's own vector environment if it has one; "sync" steps the environments of an
-            actor one after the other; "threads" steps them at the same time, for environments that wait.
+            actor one after the other.
         wrappers: Gymnasium wrappers around each environment, in this order, the last one outermost: "module:Class", or
             callables that take an environment. They are inside of the record of episodes. The id's own vector
             environment isn't used then.
@@ -224,7 +230,7 @@ class PoolSettings:
         start_timeout: seconds for an actor to start, and to make and reset its environments.
     """
 
-    vectorization: Literal["auto", "sync", "threads"] = choice(("auto", "sync", "threads"), "environment")
+    vectorization: Literal["auto", "sync"] = setting("auto", "environment", check=_check_vectorization)
     wrappers: tuple[Any, ...] = setting(
         (),
         "environment",

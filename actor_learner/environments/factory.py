@@ -26,7 +26,6 @@ from actor_learner.environments.lookup import find_env, sendable_spec
 from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv
 from actor_learner.environments.serial import SerialVectorEnv
 from actor_learner.environments.teams import PolicyOf, TeamGames
-from actor_learner.environments.threads import ThreadedVectorEnv
 from actor_learner.environments.turns import TurnGames
 from actor_learner.environments.wrapping import Wrapper, find_wrappers, wrapped
 from actor_learner.spaces.jax_env import JaxEnv, is_jax_env, names_jax_env
@@ -44,7 +43,6 @@ class EnvFactory:
     native: bool = False  # True if `source` builds a whole vector environment; so do those of environments in JAX
     known_count: int | None = None  # a number of environments that it can build
     wrappers: tuple[Wrapper, ...] = ()  # around each single environment, the last one outermost
-    threads: bool = False  # True if each single environment has a thread
     seats: Seats | None = None  # how a game's seats are taken; None: a policy has all of them
     policy_of: PolicyOf | None = None  # which policy plays which agents; None: there is one policy
     with_state: bool = False  # True for a centralized value, which sees a Parallel game's state
@@ -192,15 +190,12 @@ class EnvFactory:
         return self.source(**self.env_kwargs)
 
     def _make_of_singles(self, num_envs: int, *, exact: bool) -> AnyVectorEnv:
-        if self.threads and num_envs > 1:
-            vector_env: SerialVectorEnv = ThreadedVectorEnv(self._make_for_thread, num_envs)
-        else:
-            first = self._make_bare()
-            if is_game(first):
-                return self._make_of_games(first, num_envs, exact=exact)
-            self._check_no_seats(first)
-            self._check_no_state(first)
-            vector_env = SerialVectorEnv([self._as_one(first), *(self.make_one() for _ in range(1, num_envs))])
+        first = self._make_bare()
+        if is_game(first):
+            return self._make_of_games(first, num_envs, exact=exact)
+        self._check_no_seats(first)
+        self._check_no_state(first)
+        vector_env = SerialVectorEnv([self._as_one(first), *(self.make_one() for _ in range(1, num_envs))])
         self._check_new(vector_env.envs)
         return vector_env
 
@@ -248,16 +243,6 @@ class EnvFactory:
             expected = "`centralized_value` needs a game in PettingZoo's Parallel interface, where all decide at once"
             raise EnvError(f"{expected}. Received: `{self.name}`, a {_kind(env)}")
 
-    def _make_for_thread(self) -> Any:
-        env = self.make_one()
-        if env.metadata.get("thread_safe", True):
-            return env
-        env.close()
-        raise EnvError(
-            f"`{self.name}` says in `metadata['thread_safe']` that its steps can't run at the same time in threads: "
-            "use vectorization='sync' and more actors. Received: vectorization='threads'"
-        )
-
 
 def resolve_env(
     env: str | EnvSpec | Callable[..., Any] | EnvFactory,
@@ -277,7 +262,7 @@ def resolve_env(
             `VectorEnv`; any other is called with `env_kwargs` for each environment and returns an `Env`.
         env_kwargs: Keyword arguments of each environment.
         vectorization: `"auto"` uses an id's own vector environment if there is one, `"sync"` steps single environments
-            one after the other, `"threads"` steps them at the same time, each in a thread.
+            one after the other.
         wrappers: Wrappers around each single environment, as `find_wrappers` takes them: with them, `"auto"` means
             `"sync"`.
         wrapper_kwargs: Their keyword arguments.
@@ -285,8 +270,9 @@ def resolve_env(
 
     Raises EnvError for an unknown id, a missing package, a value that isn't callable or can't be pickled.
     """
-    if vectorization not in ("auto", "sync", "threads"):
-        raise EnvError(f"`vectorization` must be 'auto', 'sync' or 'threads'. Received: {vectorization=}")
+    if vectorization not in ("auto", "sync"):
+        instead = " (where environments wait, more actors replace threads)" if vectorization == "threads" else ""
+        raise EnvError(f"`vectorization` must be 'auto' or 'sync'{instead}. Received: {vectorization=}")
     if isinstance(env, EnvFactory):
         return env
     if not isinstance(env_kwargs, Mapping | None):
@@ -302,7 +288,7 @@ def resolve_env(
         factory = EnvFactory(source.id, source, kwargs, native=native or source.entry_point is None)
     else:
         factory = _callable_factory(env if isinstance(env, str) else _callable_name(source), source, kwargs)
-    factory = replace(factory, wrappers=found, threads=vectorization == "threads")
+    factory = replace(factory, wrappers=found)
     in_actors = isinstance(source, JaxSource) and vectorization == "sync" and not found
     if factory.native and vectorization != "auto" and not in_actors:
         asked = f"wrappers={tuple(wrappers)}" if found else f"{vectorization=}"

@@ -61,17 +61,13 @@ class SerialVectorEnv(_SyncVectorEnv):
         infos: dict[str, Any] = {}
         action_masks: dict[int, Any] = {}
         forks = foreign_code.forks
-        arguments: dict[int, dict[str, Any]] = {
-            index: {"seed": None if seeds is None else seeds[index], "options": options or None}
-            for index in range(self.num_envs)
-            if mask is None or mask[index]
-        }
-        self._begin_resets(arguments)
-        for index, given in arguments.items():
+        for index, env in enumerate(self.envs):
+            if mask is not None and not mask[index]:
+                continue
             try:
-                result = self.envs[index].reset(**given)
+                result = env.reset(seed=None if seeds is None else seeds[index], options=options or None)
             except TypeError as error:
-                _check_reset(self.envs[index], index, error)
+                _check_reset(env, index, error)
                 raise
             if foreign_code.forks != forks:
                 break  # in a child, which `Environments` ends before it steps what others use
@@ -124,9 +120,6 @@ class SerialVectorEnv(_SyncVectorEnv):
         if action_masks:
             add_masks(infos, action_masks, self.num_envs)
         return observations, self._reward, terminations, truncations, infos
-
-    def _begin_resets(self, arguments: Mapping[int, dict[str, Any]]) -> None:
-        """Do nothing; a class that resets sub-environments at the same time begins here. arguments: by their number."""
 
     def _write(self, row: Any, index: int) -> None:
         if not self._containers:

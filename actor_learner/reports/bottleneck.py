@@ -123,7 +123,7 @@ def _faster_actors(part: str, learning: float, num_actors: int, cores: int, over
     if num_actors == 0:
         return "num_actors=1 or more would step them in other processes"
     if part == "env" and asleep:
-        return "they wait rather than compute, so vectorization='threads' or more actors than cores would help"
+        return "they wait rather than compute, so more actors than cores would help"
     if num_actors + overlaps * learning < cores:
         return "another actor would help"
     if part == "acting":

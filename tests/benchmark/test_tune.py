@@ -219,15 +219,6 @@ def test_what_was_not_measured_is_told_with_the_verdict():
     assert f"1 of 16 settings weren't measured, among them {rest[-1].setting}; a" in "".join(cli.tune._notes(found))
 
 
-@pytest.mark.parametrize(
-    ("vectorization", "waits", "named"), [("auto", True, 1), ("auto", False, 0), ("threads", True, 0)]
-)
-def test_threads_are_named_where_environments_wait(vectorization, waits, named):
-    trials = [Trial(Setting(count, 2, 8, 0, 1), [Throughput(100, 1.0, waits=waits)]) for count in (1, 2)]
-    found = tune.Tuning(tuple(trials), trials[0], al.TrainConfig(vectorization=vectorization), 1.0)
-    assert "".join(cli.tune._notes(found)).count("--vectorization threads") == named
-
-
 FOUND = Trial(Setting(1, 2, 8, 0, 1), [Throughput(100, 1.0)])
 
 

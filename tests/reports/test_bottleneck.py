@@ -76,13 +76,13 @@ def test_few_updates_do_not_tell_that_callbacks_limit_a_run():
     assert part(5, **{"time/learning": 0.7}) == "learning"
 
 
-def test_environments_that_wait_profit_from_threads_or_more_actors_than_cores():
+def test_environments_that_wait_profit_from_more_actors_than_cores():
     busy = {"cpu/actor_0": 0.9, "cpu/actor_1": 0.7}
     asleep = {"cpu/actor_0": 0.1, "cpu/actor_1": 0.2}
     assert "more cores" in judge(0.1, 0.9, 0.9, 0.0, 0.0, cores=2, **busy)
     for cores in (2, 8):
         advice = judge(0.1, 0.9, 0.9, 0.0, 0.0, cores=cores, **asleep)
-        assert "they wait rather than compute, so vectorization='threads' or more actors" in advice
+        assert "they wait rather than compute, so more actors than cores would help" in advice
 
 
 def test_a_busy_machine_is_named_before_a_part_of_the_run():
@@ -100,7 +100,7 @@ def test_environments_that_wait_are_named_even_on_a_busy_machine():
     busy = {"cpu/others": 1.26, "cpu/pressure": 0.59, "cores": 2}
     asleep = {"cpu/actor_0": 0.1, "cpu/actor_1": 0.15}
     named = judge(0.05, 0.95, 0.92, 0.02, 0.01, **busy, **asleep)
-    assert named.startswith("limited by: environments; they wait rather than compute, so vectorization='threads' or")
+    assert named.startswith("limited by: environments; they wait rather than compute, so more actors than cores")
     for shares, cpu in (((0.2, 0.8, 0.8, 0.1, 0.0), asleep), ((0.05, 0.95, 0.92, 0.02, 0.01), {"cpu/actor_0": 0.3})):
         assert "other programs" in judge(*shares, **busy, **cpu)
 
