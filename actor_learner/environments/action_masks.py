@@ -11,8 +11,7 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from actor_learner.environments.autoreset import AnyVectorEnv, layers
-from actor_learner.environments.errors import EnvError
-from actor_learner.environments.foreign_code import calling
+from actor_learner.environments.errors import EnvError, calling
 from actor_learner.spaces.masks import with_batch_axis
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Structure, observation_structure

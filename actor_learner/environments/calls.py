@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from actor_learner.environments.autoreset import AnyVectorEnv, layers
-from actor_learner.environments.errors import EnvError, short
-from actor_learner.environments.foreign_code import calling
+from actor_learner.environments.errors import EnvError, calling, short
 from actor_learner.system.fields import misfit
 
 MAX_CALLS_BYTES = 15 * 1024  # bytes of JSON: all calls fit into one message to an actor

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as vector_wrappers
 
-from actor_learner.environments import autoreset, foreign_code
+from actor_learner.environments import autoreset
 from actor_learner.environments.action_masks import ActionMasks, find_method, warn_of_unused_masks
 from actor_learner.environments.agents import ABSENT
 from actor_learner.environments.atari import LIFE_LOST
@@ -22,7 +22,7 @@ from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.buffers import Observations, first_fault, require_shape
 from actor_learner.environments.calls import Call, methods, perform
 from actor_learner.environments.episodes import Episodes, EpisodeStatistics
-from actor_learner.environments.errors import ApiError, EnvError, short
+from actor_learner.environments.errors import ApiError, EnvError, calling, describe_error, short
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 from actor_learner.system.types import Array, Leaves
@@ -165,14 +165,12 @@ class Environments:
         """
         if self._reset_error is not None:
             raise self._reset_error
-        forks = foreign_code.forks
         try:
             raw, raw_reward, terminated, truncated, infos = self.vector_env.step(env_action)
-        except (EnvError, SystemExit) as error:
-            raise foreign_code.to_env_error(error, f"`step` of {self._where()}", where=self._where()) from error
-        finally:
-            if foreign_code.forks != forks:
-                foreign_code.end_child(f"`step` of {self._where()}")
+        except EnvError as error:
+            raise type(error)(f"{error} ({self._where()})") from error
+        except SystemExit as error:
+            raise EnvError(f"`step` of {self._where()} raised {describe_error(error)}") from error
         if not self._step_checked:
             self._check_first_step(raw, infos, raw_reward, terminated, truncated)
         self._step += 1
@@ -441,7 +439,7 @@ class Environments:
         )
 
     def _calling(self, method: str) -> contextlib.AbstractContextManager[None]:
-        return foreign_code.calling(f"`{method}` of {self._where()}", where=self._where())
+        return calling(f"`{method}` of {self._where()}", where=self._where())
 
     def _where(self) -> str:
         return f"env `{self.name}`" + ("" if self._actor is None else f" in actor {self._actor}")

@@ -1,9 +1,11 @@
-"""Errors of environments, described in one line."""
+"""Errors of environments, described in one line, and calls of environments' own code, which raise them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -43,6 +45,22 @@ def describe_error(error: BaseException, *, with_place: bool = True) -> str:
     """Return an exception as `Type: message (file, line n, in function)`, on one line."""
     text = " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
     return f"{text} ({_last_frame(error)})" if with_place else text
+
+
+@contextlib.contextmanager
+def calling(what: str, raised: str = "raised", where: str = "") -> Iterator[None]:
+    """Raise EnvError for an exception of an environment's code, SystemExit too.
+
+    what, raised: the beginning of the message, `{what} {raised} ZeroDivisionError: ...`. where: added to an EnvError.
+    """
+    try:
+        yield
+    except EnvError as error:
+        if not where:
+            raise
+        raise type(error)(f"{error} ({where})") from error
+    except (Exception, SystemExit) as error:
+        raise EnvError(f"{what} {raised} {describe_error(error)}") from error
 
 
 def short(value: Any) -> str:

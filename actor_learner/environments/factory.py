@@ -18,8 +18,7 @@ from actor_learner.environments.agents import AgentsVectorEnv, ParallelGames
 from actor_learner.environments.atari import make_atari, make_single_atari
 from actor_learner.environments.autoreset import AnyVectorEnv, declared_autoreset_mode
 from actor_learner.environments.envpool import PREFIX, find_envpool
-from actor_learner.environments.errors import EnvError
-from actor_learner.environments.foreign_code import calling
+from actor_learner.environments.errors import EnvError, calling
 from actor_learner.environments.games import agents_of, is_game, is_turn_based, of_supersuit
 from actor_learner.environments.jax.source import JaxSource, find_jax_env, misfit_of
 from actor_learner.environments.lookup import find_env, sendable_spec

@@ -9,9 +9,8 @@ from typing import Any
 
 from gymnasium.envs.registration import EnvSpec
 
-from actor_learner.environments.errors import EnvError
+from actor_learner.environments.errors import EnvError, calling
 from actor_learner.environments.factory import EnvFactory
-from actor_learner.environments.foreign_code import calling
 
 _GIVE = "give the function (achieved goals, desired goals, infos) -> rewards, which hindsight needs"
 

@@ -13,7 +13,6 @@ from gymnasium.spaces import Dict, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array, iterate
 
-from actor_learner.environments import foreign_code
 from actor_learner.environments.autoreset import layers
 from actor_learner.environments.buffers import check_shape, write
 from actor_learner.environments.errors import ApiError, EnvError, short
@@ -60,7 +59,6 @@ class SerialVectorEnv(_SyncVectorEnv):
         mask = options.pop("reset_mask", None)
         infos: dict[str, Any] = {}
         action_masks: dict[int, Any] = {}
-        forks = foreign_code.forks
         for index, env in enumerate(self.envs):
             if mask is not None and not mask[index]:
                 continue
@@ -69,8 +67,6 @@ class SerialVectorEnv(_SyncVectorEnv):
             except TypeError as error:
                 _check_reset(env, index, error)
                 raise
-            if foreign_code.forks != forks:
-                break  # in a child, which `Environments` ends before it steps what others use
             try:
                 if not self._reset_checked[index]:
                     self._check_result(result, _RESET_RESULT, index)
@@ -93,12 +89,9 @@ class SerialVectorEnv(_SyncVectorEnv):
         infos: dict[str, Any] = {}
         nested, mask_key = bool(self._containers), MASK_KEY
         action_masks: dict[int, Any] = {}
-        forks = foreign_code.forks
         rows: Iterable[Any] = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
         for index, (env, action) in enumerate(zip(self.envs, rows, strict=True)):
             result = env.step(action)
-            if foreign_code.forks != forks:
-                break  # in a child, which `Environments` ends
             try:
                 if not self._step_checked:
                     self._check_result(result, _STEP_RESULT, index)

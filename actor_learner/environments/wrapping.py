@@ -9,8 +9,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import VectorWrapper
 
-from actor_learner.environments.errors import EnvError
-from actor_learner.environments.foreign_code import calling
+from actor_learner.environments.errors import EnvError, calling
 from actor_learner.environments.lookup import closest, find_wrapper
 from actor_learner.system.fields import misfit
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -95,54 +94,6 @@ class FailingStartEnv(QuietEnv):
     def _fail_in(self, where):
         if where == self.where and actor_name() == "actor-1":
             raise_error()
-
-
-class ForkingEnv(QuietEnv):
-    """Forks a child in every tenth step, or at each reset, or in `__init__`.
-
-    how: what the child does: "return", "raise", "sys.exit", "os._exit", or "work", which is multiprocessing's own way.
-    A child that goes on to another step writes the file `marker`, and its rewards are -1 instead of 0.
-    """
-
-    def __init__(self, how, marker, where="step"):
-        super().__init__()
-        self.how, self.marker, self.where = how, marker, where
-        self.steps, self.process = 0, os.getpid()
-        if where == "__init__":
-            self._fork()
-
-    def reset(self, *, seed=None, options=None):
-        if self.where == "reset":
-            self._fork()
-        return super().reset(seed=seed)
-
-    def step(self, action):
-        self.steps += 1
-        if os.getpid() != self.process:
-            with open(self.marker, "w"):
-                pass
-        if self.where == "step" and self.steps % 10 == 1:
-            self._fork()
-        observation, reward, *rest = super().step(action)
-        return observation, reward - (os.getpid() != self.process), *rest
-
-    def _fork(self):
-        if self.how == "work":
-            child = multiprocessing.get_context("fork").Process(target=sum, args=([1, 2],))
-            child.start()
-            child.join()
-            assert child.exitcode == 0
-        elif child := os.fork():
-            _, status = os.waitpid(child, 0)
-            assert os.waitstatus_to_exitcode(status) == {"sys.exit": 3, "os._exit": 3}.get(self.how, 1)
-        elif self.how != "return":
-            {"raise": raise_error, "sys.exit": lambda: sys.exit(3), "os._exit": lambda: os._exit(3)}[self.how]()
-
-
-def forking_by_actor(ways, marker):
-    """An environment that forks, in the way (how, where) of its actor."""
-    how, where = ways[int(actor_name().removeprefix("actor-"))]
-    return ForkingEnv(how, marker, where)
 
 
 class DifferentSpacesEnv(QuietEnv):
