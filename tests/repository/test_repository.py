@@ -59,12 +59,20 @@ def source_files():
     return {file: ast.parse(file.read_text(encoding="utf-8")) for file in sorted(PACKAGE.rglob("*.py"))}
 
 
+def running_code(tree):
+    """All nodes but those under `if TYPE_CHECKING:`, which only names types and never runs."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse):
+            yield node
+            yield from running_code(node)
+
+
 @functools.cache
 def imported_modules(file):
-    """The modules of this package that a file imports, anywhere in it, for types too."""
+    """The modules of this package that a file imports when it runs, anywhere in it."""
     modules = {module_of(each) for each in source_files()}
     found = set()
-    for node in ast.walk(source_files()[file]):
+    for node in running_code(source_files()[file]):
         if isinstance(node, ast.Import):
             names = [(alias.name, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
