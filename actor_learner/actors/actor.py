@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Generator, Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -121,40 +121,6 @@ class Times(NamedTuple):
     error: Exception | None = None
 
 
-class ActingPolicy(Protocol):
-    """The part of a policy that an actor uses. `leaves` are tuples of arrays `[b, ...]`."""
-
-    exported: ExportedPolicy
-
-    @property
-    def holds_noise(self) -> bool:
-        """True where exploration noise lasts for several steps, so that `renew_noise` has an effect."""
-
-    def renew_noise(self, rows: Array | None = None) -> None:
-        """Have the next step draw new noise for `rows` (bool `[b]`; None: all)."""
-
-    @property
-    def state_leaves(self) -> Leaves:
-        """The leaves of the state after the last step, `[b, ...]`; none before the first step, and without memory."""
-
-    def step_leaves(
-        self, leaves: Leaves, action_mask: Array | None = None, start: Array | None = None
-    ) -> tuple[Leaves, Array]:
-        """Return the leaves of the actions, as a trajectory holds them, and their log-probabilities `[b]`.
-
-        start: bool `[b]`, True where an episode starts; None: nowhere.
-        """
-
-    def env_action(self, leaves: Leaves) -> Any:
-        """Return what the environments get for the leaves of actions."""
-
-    def value_leaves(self, leaves: Leaves) -> Array:
-        """Return the values `[b]` of observations that follow the last step."""
-
-    def set_weights(self, weights: Array) -> None:
-        """Copy a new version of the weights, one float32 vector."""
-
-
 class Stopped(Exception):
     """The error of an unroll that is given up because the pool is closing."""
 
@@ -186,7 +152,7 @@ def unroll(*arguments: Any, **options: Any) -> tuple[Position, Times]:
 
 def steps(
     environments: Environments,
-    policy: ActingPolicy,
+    policy: Policy,
     columns: ActorColumns,
     position: Position,
     *,
@@ -282,7 +248,7 @@ def _run(unroll: Unroll[T]) -> T:
             return end.value  # type: ignore[no-any-return]
 
 
-def _end_early(columns: ActorColumns, t: int, policy: ActingPolicy, observation: Leaves) -> None:
+def _end_early(columns: ActorColumns, t: int, policy: Policy, observation: Leaves) -> None:
     """Fill the rows from `t` on as invalid, and truncate at the row before: its episode continues in other columns.
 
     The observation after the row before stays, so that the learner can compute its value.
@@ -338,7 +304,7 @@ class _Role:
         self,
         startup: Startup,
         environments: Environments,
-        policy: ActingPolicy,
+        policy: Policy,
         blocks: Sequence[Block],
         share: tuple[int, int],
         opponents: Array,
@@ -351,7 +317,7 @@ class _Role:
         vector_env = environments.vector_env
         if isinstance(vector_env, TurnGames):
             first_game = startup.first_env // len(vector_env.agents)
-            self._turns = TurnWriter(vector_env, cast("Policy", policy), startup.action_seeds(), first_game)
+            self._turns = TurnWriter(vector_env, policy, startup.action_seeds(), first_game)
         if isinstance(vector_env, SelfPlayVectorEnv):
             vector_env.attach(functools.partial(_frozen_policy, policy.exported, opponents))
 
@@ -393,7 +359,7 @@ class Actor:
         self,
         startup: Startup,
         environments: Environments | TeamEnvironments,
-        policies: Sequence[ActingPolicy],
+        policies: Sequence[Policy],
         parts: ArenaParts,
     ) -> None:
         if isinstance(environments.vector_env, TurnGames) and parts.steps:

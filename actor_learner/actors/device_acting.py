@@ -8,14 +8,16 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actor_learner.actors.group import ActingStep
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.step_rows import StepRows
 from actor_learner.config.pool_checks import first_envs
 from actor_learner.environments.errors import describe_error
+
+if TYPE_CHECKING:
+    from actor_learner.learner.acting import DeviceStep
 
 _JOIN_SECONDS = 10.0
 
@@ -33,7 +35,7 @@ class SharedStep:
     the same however fast the others are.
     """
 
-    def __init__(self, step: ActingStep, memory: ArenaMemory, env_counts: Sequence[int]) -> None:
+    def __init__(self, step: DeviceStep, memory: ArenaMemory, env_counts: Sequence[int]) -> None:
         self._step, self._memory = step, memory
         self._weights: dict[int, Any] = {}  # by their versions
         firsts = [*first_envs(env_counts), sum(env_counts)]

@@ -6,7 +6,7 @@ import abc
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from actor_learner.actors.transport.batches import AnyBlock, AnyLayout, BlockLayout, TeamLayout, share_of
 from actor_learner.actors.transport.messages import Done
@@ -18,6 +18,9 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.teams import TeamSpaces
 from actor_learner.spaces.trajectory import TrajectorySpec
 from actor_learner.system.types import Array
+
+if TYPE_CHECKING:
+    from actor_learner.learner.acting import DeviceStep
 
 CLOSED = "The pool is closed; make another."
 TAKEOVER = 1 << 20
@@ -51,16 +54,6 @@ class Restart(NamedTuple):
         )
 
 
-class ActingStep(Protocol):
-    """A policy's step for the environments of many actors at once, on a device (`learner.acting.DeviceStep`)."""
-
-    def load(self, vector: Array) -> Any:
-        """Copy a version of the weights, one float32 vector, to the device."""
-
-    def __call__(self, weights: Any, inputs: Array) -> Array:
-        """Return the results of a step for packed rows, `[N]` each: those of `StepRows`."""
-
-
 class HostStatus(NamedTuple):
     """A machine that runs actors, and what has come from it so far."""
 
@@ -80,7 +73,7 @@ class Plan:
     num_blocks: int  # batches that exist at a time, the one that the learner reads included
     num_versions: int  # versions of the weights that actors read at a time, at most
     exported: ExportedPolicy | ExportedTeam  # the policy, or several, with version 0 of the weights
-    step: ActingStep | None = None  # acts for all actors in their place
+    step: DeviceStep | None = None  # acts for all actors in their place
     num_opponents: int = 0  # frozen versions of the weights that exist at a time
 
     @classmethod
@@ -90,7 +83,7 @@ class Plan:
         spaces: Spaces | TeamSpaces,
         exported: ExportedPolicy | ExportedTeam,
         env_counts: Sequence[int],
-        step: ActingStep | None = None,
+        step: DeviceStep | None = None,
     ) -> Plan:
         layout: AnyLayout
         if isinstance(spaces, TeamSpaces):

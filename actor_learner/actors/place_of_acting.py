@@ -5,12 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from actor_learner.actors.device_acting import parts_of
-from actor_learner.actors.group import ActingStep
 from actor_learner.actors.transport.step_rows import StepRows
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.errors import describe_error
@@ -18,6 +17,9 @@ from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.runtime import load_graph
 from actor_learner.spaces.packed import unpacked
 from actor_learner.system.machine import available_cores
+
+if TYPE_CHECKING:
+    from actor_learner.learner.acting import DeviceStep
 
 _CALLS = 5  # measured at least
 _SECONDS = 0.2  # of a measurement, if that many calls don't take longer
@@ -39,8 +41,8 @@ class Acting(NamedTuple):
 
 
 def place_acting(
-    settings: PoolSettings, exported: ExportedPolicy, env_counts: Sequence[int], make_step: Callable[[], ActingStep]
-) -> tuple[Acting, ActingStep | None]:
+    settings: PoolSettings, exported: ExportedPolicy, env_counts: Sequence[int], make_step: Callable[[], DeviceStep]
+) -> tuple[Acting, DeviceStep | None]:
     """Return the place where the policy runs, and its step if that is the device.
 
     "auto" takes the device if its calls for the environments of all actors together take less time than a core needs
@@ -72,7 +74,7 @@ def _seconds_in_actors(exported: ExportedPolicy, env_counts: Sequence[int]) -> f
     return _median_seconds(lambda: graph.run(inputs, outputs)) * max(1.0, len(env_counts) / available_cores())
 
 
-def _seconds_on_device(step: ActingStep, exported: ExportedPolicy, env_counts: Sequence[int]) -> float:
+def _seconds_on_device(step: DeviceStep, exported: ExportedPolicy, env_counts: Sequence[int]) -> float:
     """Return the time of the calls for all parts of the actors, copies included, which follow one another."""
     weights = step.load(exported.weights)
     parts = [sum(env_counts[actor] for actor in part) for part in parts_of(len(env_counts))]

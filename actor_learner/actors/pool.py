@@ -21,7 +21,7 @@ import numpy as np
 from actor_learner.actors.actor import make_startups
 from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.cluster.group import ClusterActors
-from actor_learner.actors.group import ActingStep, ActorError, ActorGroup, HostStatus, Plan, Restart, Schedule
+from actor_learner.actors.group import ActorError, ActorGroup, HostStatus, Plan, Restart, Schedule
 from actor_learner.actors.local import LocalActors
 from actor_learner.actors.place_of_acting import Acting, place_acting
 from actor_learner.actors.processes.group import ProcessActors
@@ -49,6 +49,8 @@ from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
     import keras
+
+    from actor_learner.learner.acting import DeviceStep
 
 T = TypeVar("T")
 
@@ -706,7 +708,7 @@ def _export(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPo
     return export_network(network, spaces, batch_size)
 
 
-def _device_step(network: keras.Model, spaces: Spaces, device: str) -> ActingStep:
+def _device_step(network: keras.Model, spaces: Spaces, device: str) -> DeviceStep:
     from actor_learner.learner.acting import DeviceStep
 
     return DeviceStep(network, spaces, device)

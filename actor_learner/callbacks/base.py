@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool
+    from actor_learner.callbacks.dispatch import RunCallbacks
     from actor_learner.config.config import TrainConfig
     from actor_learner.learner.learner import Learner
-
-
-class RunHooks(Protocol):
-    """All callbacks of a run, in their order."""
-
-    def call(self, hook: str, *args: Any) -> None:
-        """Call a hook of each callback, as in `call("on_test_begin", {})`."""
 
 
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -35,7 +29,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     actors: ActorPool
     learner: Learner
     config: TrainConfig
-    callbacks: RunHooks
+    callbacks: RunCallbacks
     reports: Collection[str] = ()
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
@@ -16,7 +16,10 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from actor_learner.environments.errors import EnvError, describe_error, short
 from actor_learner.environments.games import batch_of
-from actor_learner.system.types import Array, Leaves
+from actor_learner.system.types import Array
+
+if TYPE_CHECKING:
+    from actor_learner.policy.policy import Policy
 
 RANDOM = -1
 
@@ -42,22 +45,6 @@ class Request(NamedTuple):
     memory: dict[str, Any]  # of this player in this game and seat; a policy with memory keeps its state there
 
 
-class FrozenPolicy(Protocol):
-    """The part of a policy by which it plays as an opponent (`policy.Policy`)."""
-
-    def initial_state(self, rows: int | None = None) -> Leaves:
-        """Return the state at the start of an episode, for one row; nothing without memory."""
-
-    def sample_rows(
-        self,
-        observation: Any,
-        generators: Sequence[np.random.Generator],
-        action_mask: Any = None,
-        state: Leaves | None = None,
-    ) -> tuple[Any, Leaves]:
-        """Sample actions `[N, ...]`, each row by its own generator; return them and the next state, `[N, ...]` each."""
-
-
 class Opponents:
     """Draws opponents and lets them act.
 
@@ -73,11 +60,11 @@ class Opponents:
         self._players = dict(zip(range(RANDOM - 1, RANDOM - 1 - len(players), -1), players.items(), strict=True))
         self._table: Sequence[Opponent] = ()
         self._ends = np.ones(1)
-        self._policies: dict[int, FrozenPolicy] = {}
-        self._load: Callable[[Opponent], FrozenPolicy] | None = None
+        self._policies: dict[int, Policy] = {}
+        self._load: Callable[[Opponent], Policy] | None = None
         self.set_table(())
 
-    def attach(self, load: Callable[[Opponent], FrozenPolicy] | None) -> None:
+    def attach(self, load: Callable[[Opponent], Policy] | None) -> None:
         """Take what loads a frozen version. It is called for those that are drawn, while their table counts.
 
         None: no version is drawn any more.
@@ -146,7 +133,7 @@ class Opponents:
             raise EnvError(f"The player `{name}` must return an action of {space}{legal}. Received: {short(action)}")
         return action
 
-    def _of_policy(self, policy: FrozenPolicy, requests: Sequence[Request]) -> list[Any]:
+    def _of_policy(self, policy: Policy, requests: Sequence[Request]) -> list[Any]:
         """Sample a policy's actions, each with the noise of its game."""
         batch = batch_of(self._observation_space, [request.observation for request in requests], "an opponent")
         given = [request.mask for request in requests if request.mask is not None]

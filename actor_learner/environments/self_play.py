@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -13,9 +13,12 @@ from gymnasium.vector.utils import batch_space, iterate
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.games import Agent, Course, End, batch_of, close_game, course_of, shared_spaces
-from actor_learner.environments.opponents import RANDOM, FrozenPolicy, Opponent, Opponents, Player, Request
+from actor_learner.environments.opponents import RANDOM, Opponent, Opponents, Player, Request
 from actor_learner.environments.serial import add_masks, merge_numbers
 from actor_learner.system.types import Array
+
+if TYPE_CHECKING:
+    from actor_learner.policy.policy import Policy
 
 OPPONENT, OUTCOME, SEAT = "opponent", "outcome", "seat"
 """Entries of an episode's last info: the opponent's number, the learner's outcome from 0 to 1, and its seat."""
@@ -114,7 +117,7 @@ class SelfPlayVectorEnv(AnyVectorEnv):
         spaces = self.single_observation_space, self.single_action_space
         self._opponents = Opponents(*spaces, seats.players, seats.epsilon)
 
-    def attach(self, load: Callable[[Opponent], FrozenPolicy]) -> None:
+    def attach(self, load: Callable[[Opponent], Policy]) -> None:
         """Take what loads a frozen version of the policy from shared memory."""
         self._opponents.attach(load)
 

@@ -23,7 +23,6 @@ from actor_learner.environments.calls import Call, CallError, Calls
 from actor_learner.environments.episodes import DEFAULT_KEY
 from actor_learner.environments.errors import EnvError
 from actor_learner.learner import backend
-from actor_learner.learner.acting import DeviceStep
 from actor_learner.spaces.jax_env import JaxEnv
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, has_mask_leaf
@@ -105,7 +104,7 @@ class DeviceActors(ActorGroup):
 
     def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
         exported, step, self._schedule = plan.one_policy, plan.step, schedule
-        assert isinstance(step, DeviceStep)
+        assert step is not None
         if exported.noise_hold > 1:
             raise refusal("noise_hold", "1 for environments in JAX", exported.noise_hold)
         self._layout = plan.one_layout

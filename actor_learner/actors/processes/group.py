@@ -84,6 +84,7 @@ class ProcessActors(ArenaActors):
     # Called by the supervisor, in its thread and with the lock held.
 
     def payload(self, actor: int) -> bytes:
+        """Return the startup of a new process of this actor, for `worker.main`."""
         self._starting.add(actor)
         self._calls_passed_on[actor] = 0
         self._heartbeats.start(actor)
@@ -91,6 +92,7 @@ class ProcessActors(ArenaActors):
         return pickle.dumps((startup, sys.argv, self._factory))
 
     def receive(self, actor: int, message: Message, payload: Any) -> bool:
+        """Take any message but FAILED; return whether to notify the threads that wait on the condition."""
         if message is Message.READY:
             self._receive_spaces(actor, payload)
             return self._all_ready()
@@ -132,6 +134,7 @@ class ProcessActors(ArenaActors):
         return True
 
     def judge_end(self, end: ActorEnd) -> Exception | None:
+        """Judge the end of a process. None: another one takes its place; else all actors end with this error."""
         self._record_restart(end.actor)  # of an actor that ended before it was ready
         if (error := self._restarts.judge(end)) is not None:
             return error
@@ -163,6 +166,7 @@ class ProcessActors(ArenaActors):
         return self._memory.is_pending(actor) and not (self._acting and self._acting.is_waiting(actor))
 
     def stop(self) -> None:
+        """Have unrolls given up: all actors are about to get CLOSE."""
         self._memory.stop()
 
     # Called by the pool.

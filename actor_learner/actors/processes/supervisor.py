@@ -11,12 +11,15 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from actor_learner.actors.processes.child import ActorProcess
 from actor_learner.actors.processes.orphan_reaper import OrphanReaper
 from actor_learner.actors.processes.restarts import ActorEnd
 from actor_learner.actors.transport.messages import Failure, Message
+
+if TYPE_CHECKING:
+    from actor_learner.actors.processes.group import ProcessActors
 
 _BEGIN_SECONDS = 10.0
 _GRACE_SECONDS = 2.0  # the time that actors have to close their environments when the pool is closed
@@ -28,47 +31,22 @@ _START_SECONDS = 30.0  # the time in which descriptors, processes or memory for 
 _POLL_SECONDS = 0.05  # the interval of checks for events that nothing signals
 
 
-class Owner(Protocol):
-    """The receiver of events, in the supervisor's thread. `condition` is held during all methods but `show`."""
-
-    def payload(self, actor: int) -> bytes:
-        """Return the startup of a new process of this actor, for `worker.main`."""
-
-    def receive(self, actor: int, message: Message, payload: Any) -> bool:
-        """Take any message but FAILED; return whether to notify the threads that wait on the condition."""
-
-    def judge_end(self, end: ActorEnd) -> Exception | None:
-        """Judge the end of an actor's process. None: another one takes its place; else all actors end with this."""
-
-    def may_start(self, actor: int) -> bool:
-        """Return whether to start this actor's first process now; called after each turn until it is True."""
-
-    def show(self, actor: int, line: str) -> None:
-        """Take a line that an actor printed."""
-
-    def tick(self, seconds: float) -> None:
-        """Do what is due from time to time. seconds: since the last call."""
-
-    def stop(self) -> None:
-        """Prepare for the end of all actors, which are about to get CLOSE."""
-
-
 class Supervisor:
     """Owns the actors' processes, from `start` to `close`.
 
     One thread does everything, because an actor dies with the *thread* that started it, and because a caller that is
     interrupted while it closes must not leave anything behind.
 
-    arena: descriptor of the arena. logs: a file, or None, by the number of each actor. tick_seconds: the interval of
-    `owner.tick`. condition: notified of what callers wait for. variables: of the actors' environment, beside this
-    process's.
+    arena: descriptor of the arena. logs: a file, or None, by the number of each actor. owner: receives the events.
+    tick_seconds: the interval of `owner.tick`. condition: notified of what callers wait for; held while methods of the
+    owner run, but for `show`. variables: of the actors' environment, beside this process's.
     """
 
     def __init__(
         self,
         arena: int,
         logs: Mapping[int, Path | None],
-        owner: Owner,
+        owner: ProcessActors,
         tick_seconds: float,
         condition: threading.Condition,
         variables: Mapping[str, str],
