@@ -13,13 +13,12 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.system import __version__
+from actor_learner.system import __version__ as __version__
 
 _PUBLIC = {
     "actors.group": "ActorError",
     "actors.pool": "ActorPool",
     "arena": "Standings arena",
-    "algorithms": "A2C BC DQN IQL Impala PPO PQN QRDQN SAC TD3 TQC",
     "config.config": "TrainConfig",
     "config.file": "load_config",
     "config.presets": "preset",
@@ -45,25 +44,11 @@ _HOME = {name: module for module, names in _PUBLIC.items() for name in names.spl
 _WITH_KERAS = ("learner.learner", "networks.layers", "networks.memory", "networks.attention", "networks.default")
 _MODULES = {"algorithms": "algorithms", "callbacks": "callbacks", "jax_envs": "environments.jax.adapters"}
 
-__all__ = [*_HOME, *_MODULES, "__version__"]
-
 if TYPE_CHECKING:
     from actor_learner import algorithms as algorithms, callbacks as callbacks
     from actor_learner.actors.group import ActorError as ActorError
     from actor_learner.actors.pool import ActorPool as ActorPool
-    from actor_learner.algorithms import (
-        A2C as A2C,
-        BC as BC,
-        DQN as DQN,
-        IQL as IQL,
-        PPO as PPO,
-        PQN as PQN,
-        QRDQN as QRDQN,
-        SAC as SAC,
-        TD3 as TD3,
-        TQC as TQC,
-        Impala as Impala,
-    )
+    from actor_learner.algorithms import *  # noqa: F403
     from actor_learner.arena import Standings as Standings, arena as arena
     from actor_learner.config.config import TrainConfig as TrainConfig
     from actor_learner.config.file import load_config as load_config
@@ -112,14 +97,18 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use (PEP 562)."""
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{_MODULES[name]}")
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _HOME[name] in _WITH_KERAS:
+    if _HOME.get(name) in _WITH_KERAS:
         importlib.import_module(f"{__name__}.system.keras_import").import_keras()
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    home = importlib.import_module(f"{__name__}.{_HOME.get(name, 'algorithms')}")
+    if name == "__all__":
+        value: Any = [*_HOME, *_MODULES, *home.__all__, "__version__"]
+    elif name in _HOME or name in home.__all__:
+        value = getattr(home, name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     setattr(sys.modules[__name__], name, value)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(__getattr__("__all__"))

@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any
 
 from actor_learner.algorithms.a2c import A2C
-from actor_learner.algorithms.actor_critic import ActorCritic
-from actor_learner.algorithms.base import Algorithm
+from actor_learner.algorithms.actor_critic import ActorCritic as ActorCritic
+from actor_learner.algorithms.base import Algorithm as Algorithm
 from actor_learner.algorithms.impala import Impala
-from actor_learner.algorithms.off_policy.base import OffPolicy
+from actor_learner.algorithms.off_policy.base import OffPolicy as OffPolicy
 from actor_learner.algorithms.off_policy.bc import BC
 from actor_learner.algorithms.off_policy.dqn import DQN
 from actor_learner.algorithms.off_policy.iql import IQL
@@ -20,37 +20,11 @@ from actor_learner.algorithms.off_policy.tqc import TQC
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.algorithms.pqn import PQN
 
-__all__ = [
-    "A2C",
-    "BC",
-    "DQN",
-    "IQL",
-    "PPO",
-    "PQN",
-    "QRDQN",
-    "SAC",
-    "TD3",
-    "TQC",
-    "ActorCritic",
-    "Algorithm",
-    "Impala",
-    "OffPolicy",
-    "from_json",
-    "to_json",
-]
+__all__ = ["A2C", "BC", "DQN", "IQL", "PPO", "PQN", "QRDQN", "SAC", "TD3", "TQC", "Impala"]
+"""The names that `actor_learner` has, too."""
 
 BY_NAME: dict[str, type[Algorithm | OffPolicy]] = {
-    "a2c": A2C,
-    "bc": BC,
-    "dqn": DQN,
-    "impala": Impala,
-    "iql": IQL,
-    "ppo": PPO,
-    "pqn": PQN,
-    "qrdqn": QRDQN,
-    "sac": SAC,
-    "td3": TD3,
-    "tqc": TQC,
+    name.lower(): globals()[name] for name in sorted(__all__, key=str.lower)
 }
 
 
