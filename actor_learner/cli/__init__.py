@@ -6,27 +6,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
+import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from actor_learner.cli import (
-    arena,
-    benchmark,
-    completion,
-    doctor,
-    evaluate,
-    export,
-    parser,
-    plot,
-    push,
-    report,
-    train,
-    tune,
-    watch,
-)
+from actor_learner.cli import parser
 from actor_learner.cli.output import one_line_warnings
 from actor_learner.cli.parser import in_flags
 from actor_learner.system.aborts import show_stacks
@@ -35,8 +23,10 @@ from actor_learner.system.exiting import exit_with
 REFUSED = 2
 INTERRUPTED = 130
 
-_MODULES = (train, benchmark, tune, watch, evaluate, arena, plot, report, export, push, doctor, completion)
-COMMANDS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
+_NAMES = [name for _, name, _ in pkgutil.iter_modules(__path__) if not name.startswith("_")]
+_MODULES = {name: importlib.import_module(f"{__name__}.{name}") for name in _NAMES}
+COMMANDS = {name: module for name, module in _MODULES.items() if hasattr(module, "HELP")}
+"""Each module of this folder that has HELP is a command of its name."""
 
 
 def run() -> NoReturn:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from actor_learner.actors.cluster.broker import BrokerProcess
-from actor_learner.actors.cluster.shares import Node
+if TYPE_CHECKING:
+    from actor_learner.actors.cluster.shares import Node
 
 SECONDS = 3.0  # of acting on each machine
 _NODES_TIMEOUT_SECONDS = 60.0
@@ -32,6 +32,8 @@ def examine_cluster(address: str, env: str) -> dict[str, Any]:
 
 def _nodes(address: str) -> list[Node]:
     """Return the machines of a cluster."""
+    from actor_learner.actors.cluster.broker import BrokerProcess
+
     broker, deadline = BrokerProcess(address), time.monotonic() + _NODES_TIMEOUT_SECONDS
     try:
         broker.start()
