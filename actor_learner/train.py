@@ -61,11 +61,11 @@ class _Run:
 
     def updates(self) -> Iterator[dict[str, float]]:
         """Run the loop: yield the metrics of each update; publish the weights when the caller asks for the next one."""
-        actors, learner, recorder = self.actors, self.learner, self.recorder
+        actors, learner, recorder, meter = self.actors, self.learner, self.recorder, self.recorder.meter
         copies_ahead = self.config.max_policy_lag == 1 and "GPU" in learner.device
-        recorder.begin()
+        meter.begin()
         yield from self._offline_updates()
-        earlier_updates = recorder.begin()  # the actors' versions begin at 0, also in a run that was resumed
+        earlier_updates = meter.begin()  # the actors' versions begin at 0, also in a run that was resumed
         self._seat_opponents(new=True)
         if self.goes_on:
             actors.assign()  # they begin while the policy is converted that is saved in the end, with other weights
@@ -85,7 +85,7 @@ class _Run:
             with prefetching(actors.upcoming, learner, useful=copies_ahead):
                 losses = learner.update(trajectory, on_policy=trajectory.policy_version == learner.updates)
             learned = recorder.learned(trajectory, losses)
-            yield recorder.row(trajectory, losses, collected - started, time.perf_counter() - collected)
+            yield meter.row(trajectory, losses, collected - started, time.perf_counter() - collected)
             if learned:
                 actors.publish(learner.flat_weights())
                 self._seat_opponents()
@@ -100,7 +100,7 @@ class _Run:
             recorder.begin_update()
             losses = learner.learn(min(self.offline_steps_at_once, planned - learner.offline_steps))
             recorder.learned(None, losses)
-            yield recorder.offline_row(losses, time.perf_counter() - started)
+            yield recorder.meter.offline_row(losses, time.perf_counter() - started)
         self.actors.publish(learner.flat_weights())
 
     def _seat_opponents(self, *, new: bool = False) -> None:

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from actor_learner.algorithms import BY_NAME
 from actor_learner.config.config import TrainConfig
-from actor_learner.runs.glossary import METRICS
+from actor_learner.runs.meter import METRICS
 from actor_learner.spaces.structure import action_structure, choices
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,7 +111,7 @@ def _metrics() -> str:
         found = {page: text[: match.start()] for page, text in pages.items() if (match := entry.search(text))}
         return ", ".join(f"[{page.upper()}](algorithms/{page}.md#{_last_anchor(text)})" for page, text in found.items())
 
-    rows = [(f"`{name}`", meaning, links(name)) for name, meaning in METRICS.items()]
+    rows = [(f"`{name}`", meaning, links(name)) for name, (meaning, *_) in METRICS.items()]
     return _table(("metric", "meaning", "more about it"), rows)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from actor_learner.algorithms.base import Evaluate, OnPolicy
-from actor_learner.algorithms.hyperparameters import hyperparameter
+from actor_learner.algorithms.hyperparameters import Metric, hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import check_flag, check_number
 from actor_learner.system.types import Tensor
@@ -28,6 +28,19 @@ class ActorCritic(OnPolicy):
     vf_coef: float = hyperparameter(0.5, "weight of the value loss")
     normalize_advantage: bool = hyperparameter(False, "normalize advantages within each minibatch")
 
+    METRICS: ClassVar[Mapping[str, Metric]] = {
+        "policy_loss": Metric("the policy's part of the loss"),
+        "value_loss": Metric("mean squared error of the value"),
+        "entropy": Metric("mean entropy of the policy; it falls as the policy becomes more certain"),
+        "approx_kl": Metric(
+            "divergence of the new policy from the one that acted: the mean of r - 1 - log r, with their ratio r"
+        ),
+        "explained_variance": Metric(
+            "1 - var(return - value) / var(return), before the update: 1 for a perfect value, 0 for a constant, below "
+            "0 for a value that is worse than a constant",
+            better="max",
+        ),
+    }
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate", "ent_coef")
 
     def __post_init__(self) -> None:

@@ -27,6 +27,16 @@ def hyperparameter(default: Any, documentation: str) -> Any:
     return field(default=default, metadata={"help": documentation})
 
 
+class Metric(NamedTuple):
+    """A metric of metrics.jsonl."""
+
+    meaning: str
+    subject: str = "learning"
+    """The heading of its curve in a run's report; "" for one that is told elsewhere."""
+    better: str | None = None
+    """Its better direction, "max" or "min"; None: unknown. That of a loss is "min"."""
+
+
 class RewardOptions(NamedTuple):
     """The changes that the learner makes to rewards before an algorithm sees them."""
 
@@ -51,6 +61,9 @@ class Hyperparameters(NamedFields, ABC):
     )
 
     OWNER: ClassVar[str] = "the algorithm"
+
+    METRICS: ClassVar[Mapping[str, Metric]] = {}
+    """The metrics that the class adds to those of its bases."""
 
     REPLAYS: ClassVar[bool] = False
     """Whether rows are drawn from a replay buffer; else each batch is learned once."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from actor_learner.algorithms import optimizers
 from actor_learner.algorithms.actor_critic import ActorCritic
-from actor_learner.algorithms.hyperparameters import hyperparameter
+from actor_learner.algorithms.hyperparameters import Metric, hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.types import Tensor
 
@@ -62,6 +62,10 @@ class Impala(ActorCritic):
         1.0, "bound of the importance weights of the policy gradient; none: not clipped"
     )
 
+    METRICS: ClassVar[Mapping[str, Metric]] = {
+        "rho": Metric("mean importance weight of the batch, not above `rho_clip`; 1 on-policy"),
+        "rho_clip_fraction": Metric("share of rows whose importance weight is clipped to `rho_clip`"),
+    }
     CONFIG_DEFAULTS = MappingProxyType({**ActorCritic.CONFIG_DEFAULTS, "max_policy_lag": 1})
 
     def __post_init__(self) -> None:

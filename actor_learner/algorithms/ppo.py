@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from actor_learner.algorithms import schedules
 from actor_learner.algorithms.actor_critic import ActorCritic, divergence_metric
-from actor_learner.algorithms.hyperparameters import hyperparameter
+from actor_learner.algorithms.hyperparameters import Metric, hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import check_flag
 from actor_learner.system.types import Tensor
@@ -47,6 +47,12 @@ class PPO(ActorCritic):
 
     CONFIG_DEFAULTS = MappingProxyType({**ActorCritic.CONFIG_DEFAULTS, "max_policy_lag": 1})
 
+    METRICS: ClassVar[Mapping[str, Metric]] = {
+        "update_kl": Metric(
+            "divergence of the new policy from the one before the update; only with `target_kl` or `desired_kl`"
+        ),
+        "clip_fraction": Metric("share of rows whose ratio is outside of the clip range"),
+    }
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate", "ent_coef", "clip_range", "clip_range_vf")
     NEVER_NEGATIVE: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_range", "clip_range_vf")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from actor_learner.algorithms.hyperparameters import Hyperparameters, hyperparameter
+from actor_learner.algorithms.hyperparameters import Hyperparameters, Metric, hyperparameter
 from actor_learner.system.fields import check_flag, check_number
 from actor_learner.system.types import Tensor
 
@@ -29,6 +30,11 @@ class QLearning(Hyperparameters):
     )
     dueling: bool = hyperparameter(False, "let the default network add a state's value and the actions' advantages")
 
+    METRICS: ClassVar[Mapping[str, Metric]] = {
+        "q_value": Metric("mean value of the actions in the drawn rows"),
+        "td_error": Metric("mean absolute difference between targets and values"),
+        "epsilon": Metric("probability of a random action"),
+    }
     OWN_DISTRIBUTION: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import keras
 
+from actor_learner.runs.meter import direction
 from actor_learner.system.installation import install_command
 
-_MAXIMIZED = {"episode_return", "episode_length", "explained_variance", "steps_per_second"}
 _RATE_SETTERS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
 
@@ -135,14 +135,6 @@ def resolve_monitors(callbacks: Iterable[Any], names: Collection[str]) -> None:
                 f"{name!r} isn't known. Received: mode='auto'"
             )
         callback.mode = mode
-
-
-def direction(name: str) -> str | None:
-    """Return the better direction of one of the run's own metrics, "max" or "min"; None if there is none."""
-    own = name.rpartition("/")[2]  # of a policy's metric
-    if own in _MAXIMIZED or name.startswith("episode/") or "/episode/" in name:
-        return "max"
-    return "min" if own == "loss" or own.endswith("_loss") else None
 
 
 def _unknown(callback: Any, name: str, names: Collection[str]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from actor_learner.callbacks import checks
 from actor_learner.callbacks.base import Callback
 from actor_learner.config.references import recorded_function
-from actor_learner.runs.recorder import metric_names
+from actor_learner.runs.meter import metric_names
 from actor_learner.system.fields import misfit, refusal
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import numpy as np
 
 from actor_learner.reports.curves import SMOOTHING, series, smooth, smoothing_window
 from actor_learner.reports.plot import STYLE
+from actor_learner.runs.meter import look_up
 from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _STYLE: Any = {
     "grid.color": _INK,
 }
 _FIRST = ("episode_return", "episode_length")
-_LEFT_OUT = re.compile("(env_steps|updates|undone)$|time_|time/|actor_restart")  # shown elsewhere in the report
 
 
 class Chart(NamedTuple):
@@ -54,24 +54,17 @@ def charts(rows: Sequence[dict[str, Any]]) -> Charts:
     """Return the curves of a run's rows of metrics. Needs matplotlib and markupsafe."""
     groups: dict[str, list[Chart]] = {"returns": [], "learning": [], "speed": [], "processes": []}
     constant = []
-    names = [name for name in dict.fromkeys(name for row in rows for name in row) if not _LEFT_OUT.match(name)]
+    found = {name: look_up(name) for name in dict.fromkeys(name for row in rows for name in row)}
+    names = [name for name, known in found.items() if known is None or known.subject]
     for metric in names[:_MAX_METRICS]:
         steps, values = series(rows, metric)
         if len(values) and values.min() == values.max():
             constant.append((metric, f"{values[0]:.6g}"))
         elif len(values) > 1:
-            group = _group(metric)
+            group = known.subject if (known := found[metric]) is not None else "learning"
             groups[group].append(Chart(metric, _svg(metric, steps, values, group == "returns"), group == "returns"))
     groups["returns"].sort(key=lambda chart: _FIRST.index(chart.metric) if chart.metric in _FIRST else len(_FIRST))
     return Charts({name: group for name, group in groups.items() if group}, constant, len(names[_MAX_METRICS:]))
-
-
-def _group(metric: str) -> str:
-    if metric.startswith(("episode/", "evaluation/", "league/")) or metric.endswith(_FIRST):  # of a policy, too
-        return "returns"
-    if metric.startswith(("memory/", "cpu/")):
-        return "processes"
-    return "speed" if metric.startswith(("steps_per_second", "policy_lag")) else "learning"
 
 
 def _svg(metric: str, steps: Array, values: Array, large: bool) -> Markup:

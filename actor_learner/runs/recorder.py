@@ -1,4 +1,4 @@
-"""Records a run while it learns: rows of metrics, incidents, checkpoints, the log."""
+"""Records a run while it learns: its rows of metrics, incidents, checkpoints, the log."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import sys
 import time
 import warnings
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,13 @@ import numpy as np
 
 from actor_learner.networks.saving import load_network
 from actor_learner.runs.checkpoints import Checkpoints, RunState
-from actor_learner.runs.league import LEAGUE_METRICS, League
-from actor_learner.runs.metrics import ACTOR_TIME, HOST, LEARNER_TIME, MetricsFile
+from actor_learner.runs.league import League
+from actor_learner.runs.meter import Meter
+from actor_learner.runs.metrics import MetricsFile
 from actor_learner.runs.recorded_config import WITHOUT_EFFECT, flat_config
 from actor_learner.runs.resume import Start, event_files
 from actor_learner.runs.tensorboard import EventFile
 from actor_learner.system.files import Entry, one_line
-from actor_learner.system.memory import MemorySampler
 from actor_learner.system.policy_folders import policy_folder
 
 if TYPE_CHECKING:
@@ -31,36 +31,7 @@ if TYPE_CHECKING:
     from actor_learner.learner.learner import Learner
     from actor_learner.spaces.trajectory import Trajectory
 
-EPISODE_WINDOW = 100
-"""Metrics of episodes are means over this many last finished episodes, as in SB3."""
-
-_NAMES = {"return": "episode_return", "length": "episode_length"}
 _log = logging.getLogger("actor_learner")
-
-
-def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
-    """Return the names of all metrics that a row may have; a metric without a value is absent from a row.
-
-    learned: The names of the metrics that `Learner.update` returns.
-    """
-    processes = ["learner", *(f"actor_{actor}" for actor in range(config.num_actors))]
-    return [
-        *("env_steps", "updates", "time_seconds", "steps_per_second", "episode_return", "episode_length"),
-        *(f"{policy}/{name}" for policy in config.policies or () for name in ("episode_return", "episode_length")),
-        *(f"{policy}episode/{key}" for policy in _prefixes(config) for key in config.info_keys),
-        *("policy_lag", "policy_lag_max"),
-        *(() if config.self_play is None else LEAGUE_METRICS),
-        *learned,
-        *(f"time/{share}" for share in (*LEARNER_TIME, *ACTOR_TIME)),
-        "actor_restarts",
-        *(f"memory/{process}_mb" for process in processes),
-        *(f"cpu/{process}" for process in (*processes, "others", "pressure")),
-    ]
-
-
-def _prefixes(config: TrainConfig) -> list[str]:
-    """Return the beginnings of the names of policies' metrics; an empty one where there is one policy."""
-    return [f"{policy}/" for policy in config.policies or ()] or [""]
 
 
 class Recorder:
@@ -78,78 +49,17 @@ class Recorder:
         self._checkpoints = Checkpoints(start.run.checkpoints, config.keep_checkpoints, config.keep_best_checkpoints)
         self.with_room = self._checkpoints.with_room
         self._metrics = MetricsFile(start.run.metrics, self.with_room)
-        self._hosts = HostSampler(actors)
-        self._memory = MemorySampler(lambda: actors.pids, second_after=1.0)
+        self.meter = Meter(start.state, config, actors, learner, league)
         hyperparameters = flat_config(config.to_json(), skip=WITHOUT_EFFECT)
         self._events = EventFile(start.run.path, hyperparameters) if config.tensorboard else None
-        self._first = start.state
         self._saved, self._has_checkpoint = start.state, start.checkpoint is not None
         self._tried_at = self._tried_updates = -math.inf
         self._tried_steps = start.state.env_steps + start.state.offline_steps
         self._failed = self._updating = False
         self._learned: list[np.ndarray[Any, Any]] | None = None
         self._undone_in_a_row: Counter[str] = Counter()  # by policy
-        self._previous = time.perf_counter()
-        self._started = self._previous - start.state.time_seconds
-        self._env_steps, self._ahead = learner.env_steps, 0
-        self._windows = {
-            prefix + name: deque[float](start.state.episodes.get(prefix + name, ()), maxlen=EPISODE_WINDOW)
-            for prefix in _prefixes(config)
-            for name in ("return", "length", *config.info_keys)
-        }
         self.rows = 0
         """The rows that this process has written."""
-
-    def begin(self) -> int:
-        """Take over the counters when training begins. Returns updates minus the actors' policy version."""
-        self._env_steps = self._learner.env_steps
-        self._ahead = self._learner.updates - self._actors.version
-        return self._ahead
-
-    def row(
-        self, trajectory: Trajectory, losses: Mapping[str, float], collecting: float, learning: float
-    ) -> dict[str, float]:
-        """Return the metrics of the last update, before its weights are published.
-
-        collecting, learning: Seconds that the learner waited for the batch, and that the update took.
-        """
-        now = time.perf_counter()
-        lag = self._ahead + self._actors.version - np.asarray(trajectory.policy_version)
-        for policy, found in self._actors.episodes.items() if self._config.policies else [("", self._actors.episodes)]:
-            for name, values in found.items():
-                self._windows[f"{policy}/{name}".lstrip("/")].extend(filter(math.isfinite, map(float, values)))
-        seconds, self._previous = now - self._previous, now
-        env_steps, self._env_steps = self._learner.env_steps - self._env_steps, self._learner.env_steps
-        return {
-            "env_steps": self._learner.env_steps,
-            "updates": self._learner.updates,
-            "time_seconds": now - self._started,
-            "steps_per_second": env_steps / seconds,
-            **self._episode_metrics(),
-            "policy_lag": float(lag.mean()),
-            "policy_lag_max": float(lag.max()),
-            **({} if self._league is None else self._league.metrics()),
-            **losses,
-            "time/learning": learning / seconds,
-            "time/collecting": collecting / seconds,
-            **{f"time/{name}": share for name, share in self._actors.timings.items()},
-            "actor_restarts": self._first.actor_restarts + self._actors.restart_count,
-            **self._hosts.metrics(seconds),
-            **self._memory.metrics(),
-        }
-
-    def offline_row(self, losses: Mapping[str, float], learning: float) -> dict[str, float]:
-        """Return the metrics of an update without a batch. learning: Seconds that it took."""
-        now = time.perf_counter()
-        seconds, self._previous = now - self._previous, now
-        return {
-            "env_steps": self._learner.env_steps,
-            "updates": self._learner.updates,
-            "time_seconds": now - self._started,
-            **losses,
-            "time/learning": learning / seconds,
-            **self._memory.metrics(),
-        }
 
     def record(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Append a row to metrics.jsonl, with the causes of restarted actors, and return it."""
@@ -309,15 +219,15 @@ class Recorder:
         if self._events is not None:
             self._events.flush()
         best_return = self._saved.best_return
-        now = self._episode_metrics().get("episode_return")
+        now = self.meter.episode_metrics().get("episode_return")
         best = now is not None and (best_return is None or now > best_return)
         return RunState(
             env_steps=self._learner.env_steps,
             offline_steps=self._learner.offline_steps,
             updates=self._learner.updates,
-            time_seconds=time.perf_counter() - self._started,
-            actor_restarts=self._first.actor_restarts + self._actors.restart_count,
-            episodes={name: list(values) for name, values in self._windows.items()},
+            time_seconds=self.meter.seconds,
+            actor_restarts=self.meter.actor_restarts,
+            episodes={name: list(values) for name, values in self.meter.windows.items()},
             best_return=now if best else best_return,
             best=best,
             milestone=self._reaches_milestone(since=self._saved.env_steps + self._saved.offline_steps),
@@ -332,18 +242,6 @@ class Recorder:
         steps = self._config.milestone_steps
         return steps is not None and self._learner.steps // steps > since // steps
 
-    def _episode_metrics(self) -> dict[str, float]:
-        found = {}
-        for key, values in self._windows.items():
-            policy, _, name = key.partition("/") if self._config.policies else ("", "", key)
-            if values:
-                found[f"{policy}/{_NAMES.get(name, f'episode/{name}')}".lstrip("/")] = float(np.mean(values))
-        for name in _NAMES.values() if self._config.policies else ():
-            of_policies = [found[f"{policy}/{name}"] for policy in self._learner.members if f"{policy}/{name}" in found]
-            if of_policies:
-                found[name] = float(np.mean(of_policies))
-        return found
-
     def _write_incident(self, name: str, learner: Learner, trajectory: Trajectory, losses: Mapping[str, float]) -> str:
         from actor_learner.runs.incidents import write_incident
 
@@ -352,43 +250,6 @@ class Recorder:
         except OSError as error:
             return f" (the incident can't be written: {one_line(error)})"
         return "" if path is None else f" ({path} holds its batch)"
-
-
-class HostSampler:
-    """Compares what has come from each machine with the last time."""
-
-    def __init__(self, actors: ActorPool) -> None:
-        self._actors = actors
-        self._before: dict[str, tuple[int, float]] = {}
-
-    def metrics(self, seconds: float) -> dict[str, float]:
-        """Return the metrics of the last batch, `host/<name>/...`. seconds: since the last call.
-
-        `steps_per_second`: env steps of its actors. `waiting`: their share of time without anything to do.
-        `megabytes_per_second`, of 10^6 bytes, over the network. `receiving`: the share of time in which their columns
-        were on their way.
-        """
-        found: dict[str, float] = {}
-        present = self._actors.hosts
-        for name in dict.fromkeys(host.name for host in present):
-            hosts = [host for host in present if host.name == name]  # those of several shares
-            actors = {actor for host in hosts for actor in host.actors}
-            unrolls = [unroll for unroll in self._actors.unrolls if unroll.actor in actors]
-            worked = sum(unroll.env + unroll.acting + unroll.other for unroll in unrolls)
-            waited = sum(unroll.waiting for unroll in unrolls)
-            now = sum(host.received for host in hosts), sum(host.receiving for host in hosts)
-            before = self._before.get(name, now)
-            self._before[name] = now
-            received, receiving = (max(0.0, new - old) for new, old in zip(now, before, strict=True))
-            key = f"{HOST}{name}/"
-            steps = (
-                self._actors.policies[0].layout.spec.unroll_length * sum(host.num_envs for host in hosts) / len(actors)
-            )
-            found[f"{key}steps_per_second"] = len(unrolls) * steps / seconds
-            found[f"{key}waiting"] = waited / (worked + waited) if worked + waited else 0.0
-            found[f"{key}megabytes_per_second"] = received / 1e6 / seconds
-            found[f"{key}receiving"] = receiving / seconds
-        return found
 
 
 def _first_names(names: Sequence[str]) -> str:

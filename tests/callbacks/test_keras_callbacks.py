@@ -27,8 +27,8 @@ from actor_learner.callbacks import Evaluate, StopOnReturn
 from actor_learner.callbacks.checks import check_rate
 from actor_learner.callbacks.dispatch import RunCallbacks
 from actor_learner.runs.checkpoints import RunState
+from actor_learner.runs.meter import metric_names
 from actor_learner.runs.metrics import read_metrics
-from actor_learner.runs.recorder import metric_names
 from actor_learner.system.installation import install_command
 from tests.support.counting_memory import AlternatingEnv, alternating_network
 from tests.support.curriculum_env import Curriculum

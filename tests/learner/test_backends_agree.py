@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from actor_learner.learner import batch
-from actor_learner.runs.glossary import describe
+from actor_learner.runs.meter import look_up
 from tests.support.backend_updates import CASES, IN_PARTS, learn
 from tests.support.processes import patience
 
@@ -77,7 +77,7 @@ def test_weights_optimizer_and_metrics(learn_on_both):
     for case in cases:
         assert_agree(found, case)
     metrics = {name.split("/", 3)[3] for name in found["jax"] if "/metrics/" in name}
-    assert {name for name in metrics if describe(name) is None} == set()
+    assert {name for name in metrics if look_up(name) is None} == set()
     assert_that_an_update_was_undone(found)
     assert_that_layers_may_assign_wherever_they_are_called(found)
     for case in ("unused", "unused, float16"):

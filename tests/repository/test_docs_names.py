@@ -18,7 +18,7 @@ import actor_learner as al
 from actor_learner import algorithms, cli
 from actor_learner.cli.parser import make_parser
 from actor_learner.config.presets import PRESETS
-from actor_learner.runs.glossary import describe
+from actor_learner.runs.meter import look_up
 from actor_learner.system.fields import ELSEWHERE
 from benchmarks.__main__ import TOPICS
 from tests.repository.test_repository import FLOORS
@@ -118,7 +118,7 @@ def test_metrics_and_settings_of_the_guides_exist():
     guides = ("tips.md", "troubleshooting.md", *(f"{name}.md" for name in algorithms.BY_NAME))
     for name in guides:
         words = re.findall(r"(?<!\$)`([a-z]+(?:[_/][a-z]+)+)`", re.sub(r"```.*?```", "", PAGES[name], flags=re.DOTALL))
-        assert [word for word in words if word not in known and describe(word) is None] == [], name
+        assert [word for word in words if word not in known and look_up(word) is None] == [], name
 
 
 def test_the_messages_of_troubleshooting_are_in_the_code():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
-from actor_learner.algorithms.hyperparameters import Hyperparameters, hyperparameter
+from actor_learner.algorithms.hyperparameters import Hyperparameters, Metric, hyperparameter
 from actor_learner.system.fields import HINDSIGHT, check_choice, check_clip_reward, check_count, check_number, refusal
 from actor_learner.system.types import Nest, Tensor
 
@@ -117,6 +117,11 @@ class OffPolicy(Hyperparameters):
     )
     hindsight_goals: float = hyperparameter(4.0, "with hindsight: other goals for each of a row's own")
 
+    METRICS: ClassVar[Mapping[str, Metric]] = {
+        "critic_loss": Metric(
+            "mean squared error of the critics (SAC: half of it; TQC: the quantile loss), summed over them"
+        ),
+    }
     REPLAYS: ClassVar[bool] = True
     OWN_DISTRIBUTION: ClassVar[bool] = True
     NEEDS_VALUE: ClassVar[bool] = False

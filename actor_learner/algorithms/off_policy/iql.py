@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from actor_learner.algorithms.hyperparameters import hyperparameter
+from actor_learner.algorithms.hyperparameters import Metric, hyperparameter
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, Loss, LossGroup, Models, OffPolicy
 from actor_learner.system.fields import check_number
 from actor_learner.system.types import Tensor
@@ -31,6 +31,11 @@ class IQL(OffPolicy):
     temperature: float = hyperparameter(3.0, "factor of advantages in the weights of actions; 0 clones all alike")
     max_weight: float = hyperparameter(100.0, "largest weight of an action")
 
+    METRICS: ClassVar[Mapping[str, Metric]] = {
+        "advantage_weight": Metric(
+            "mean weight of recorded actions in the policy's loss: exp(temperature x advantage), bounded"
+        ),
+    }
     NUM_CRITICS: ClassVar[int] = 2
     NEEDS_VALUE: ClassVar[bool] = True
     TARGETS: ClassVar[tuple[str, ...]] = (CRITICS,)

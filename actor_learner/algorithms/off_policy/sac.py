@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from actor_learner.algorithms.hyperparameters import hyperparameter
+from actor_learner.algorithms.hyperparameters import Metric, hyperparameter
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, Loss, LossGroup, Models, OffPolicy
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import check_count, check_number, refusal
@@ -33,6 +33,10 @@ class SAC(OffPolicy):
     )
     target_update_interval: int = hyperparameter(1, "gradient steps from one move of the targets to the next")
 
+    METRICS: ClassVar[Mapping[str, Metric]] = {
+        "ent_coef": Metric("weight of the entropy"),
+        "ent_coef_loss": Metric("loss of the logarithm of `ent_coef`, if that is learned"),
+    }
     NUM_CRITICS: ClassVar[int] = 2
     TARGETS: ClassVar[tuple[str, ...]] = (CRITICS,)
 
