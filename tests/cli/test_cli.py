@@ -353,6 +353,11 @@ def test_evaluate_as_json(trained, capsys):
     assert (result["episodes"], result["seed"], result["deterministic"]) == (3, 5, True)
     assert result["returns"] == result["lengths"]  # CartPole pays 1 a step
     assert al.evaluate(run, episodes=3, seed=5).mean == result["return_mean"]
+    assert cli.main(["evaluate", str(run), "--episodes", "3", "--seed", "5", "--json", "--stochastic"]) == 0
+    sampled = json.loads(capsys.readouterr().out)
+    assert not sampled["deterministic"]
+    assert sampled["returns"] == al.evaluate(run, episodes=3, seed=5, deterministic=False).returns.tolist()
+    assert sampled["returns"] != result["returns"]
 
 
 @pytest.mark.slow

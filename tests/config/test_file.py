@@ -115,6 +115,8 @@ def test_another_algorithm_takes_nothing_of_the_files():
 def test_the_files_algorithm_has_its_flags(capsys):
     file = written('algorithm = "a2c"\npreset = "none"')
     assert config_of("--config", file, "--gae-lambda", "0.9").algorithm == al.A2C(gae_lambda=0.9)
+    of_ppo = "--config", file, "--algorithm", "ppo", "--clip-range", "0.1"
+    assert config_of(*of_ppo).algorithm == al.PPO(clip_range=0.1)
     with pytest.raises(ValueError, match=r"no such flag.*--clip-range"):
         cli.parse(["train", "--config", file, "--clip-range", "0.1"])
 

@@ -160,6 +160,8 @@ class NoRoom(al.callbacks.Callback):
 
 def test_a_checkpoint_that_failed_waits_for_the_next_that_is_due_and_is_still_the_milestone(tmp_path):
     """Due are the first, and those at 32 and 64 steps; there is room again when the fourth is recorded."""
-    al.train(config(tmp_path, callbacks=[NoRoom()], checkpoint_updates=10, milestone_steps=32, total_steps=5 * 16 - 1))
+    options = {"env": Improving, "checkpoint_updates": 10, "milestone_steps": 32, "total_steps": 5 * 16 - 1}
+    al.train(config(tmp_path, callbacks=[NoRoom()], **options))
     states = [RunState.read(path) for path in checkpoint_folders(tmp_path / "checkpoints")]
     assert {state.updates: state.milestone for state in states} == {1: False, 4: True, 5: False}
+    assert all(state.best for state in states)

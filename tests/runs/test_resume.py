@@ -121,6 +121,7 @@ class Watch(al.callbacks.Callback):
 def test_a_killed_run_goes_on_from_its_newest_checkpoint(run_of):
     run, watch = run_of("killed"), Watch()
     before = rows_of(run)
+    returns = RunState.read(checkpoint_folders(run.checkpoints)[0]).episodes["return"]
     with run.metrics.open("a") as file:
         file.write('{"env_steps": 99999, "upd')  # killed while it wrote
     assert [path.name[-2:] for path in checkpoint_folders(run.checkpoints)] == ["03", "01"]
@@ -141,6 +142,7 @@ def test_a_killed_run_goes_on_from_its_newest_checkpoint(run_of):
     assert watch.begun == (3, before[2]["env_steps"])
     assert watch.epochs[0] == 3
     assert rows[3]["learning_rate"] == pytest.approx(before[3]["learning_rate"])
+    assert RunState.read(run.checkpoints / "final").episodes["return"][: len(returns)] == returns != []
     assert "is resumed from" in (run.logs / "run.log").read_text()
     assert [step for step, _ in scalars_of(run.path)["updates"]] == [row["env_steps"] for row in rows]
 

@@ -121,13 +121,20 @@ def test_systems_that_cannot_swap_folders_take_two_steps(saved):
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, ZeroDivisionError])
-def test_a_failure_leaves_the_folder_as_it_was(saved, failure):
+def test_a_failure_leaves_the_folder_as_it_was(saved, failure, monkeypatch):
     def fail(folder):
         fill(folder, {"other": b"1"})
         raise failure
 
+    def fail_to_sync(descriptor):
+        raise OSError(errno.EIO, "the disk fails")
+
     with pytest.raises(failure):
         write_folder_atomically(saved, fail)
+    assert read_folder(saved) == CONTENTS
+    monkeypatch.setattr(os, "fsync", fail_to_sync)
+    with pytest.raises(OSError, match="the disk fails"):
+        write_folder_atomically(saved, lambda folder: fill(folder, {"other": b"1"}))
     assert read_folder(saved) == CONTENTS
     assert names(saved.parent) == ["saved"]
 
