@@ -47,7 +47,7 @@ ARCHIVED = {
     "reference-loop": (
         "reference_loop",
         "0c6d3ab:speed/reference_loop",
-        "CartPole beside a pinned loop in NumPy and TensorFlow",
+        "CartPole beside a loop in NumPy and TensorFlow",
     ),
     "actor": ("actor", "0c6d3ab:speed/pool", "one actor: memory, a vector step, a new weight version"),
     "acting": ("acting", "0c6d3ab:speed/pool", "acting on the actors' cores and on the learner's device"),
@@ -71,6 +71,8 @@ ARCHIVED = {
     "cluster-bytes": ("bytes_needed", "0c6d3ab:cluster/bytes_needed", "bytes that cross the network for an env step"),
     "aborts": ("aborts", "0c6d3ab:faults/aborts", "runs under allocators that notice damaged memory: no event in 165"),
     "faulty-runs": ("faulty_halfcheetah", "0c6d3ab:faults/faulty_runs", "learning while actors are killed and stopped"),
+    "soak-learner": ("soak_learner", "0c6d3ab:faults/soak_learner", "what a learner that is killed leaves behind"),
+    "solve": ("solve", "0c6d3ab:peers/compare", "seconds to a return of 475 on CartPole, beside peers' own settings"),
     "three-commands": ("three_commands", "0c6d3ab:pictures/three_commands", "the pictures of the terminal in docs/"),
 }
 """The answered questions: the result in archive/, the commit and the module of the program, and the question."""

@@ -42,23 +42,17 @@ _HELP = {
     "gradient_steps": "gradient steps of each run",
     "batches": "batches in each round",
     "env": "environment id",
-    "envs": "environments of an actor",
     "actors": "actor processes",
     "num_actors": "actor processes",
     "lag": "max_policy_lag",
-    "lags": "max_policy_lag, one or several",
     "networks": "the networks to measure, one or several",
     "precisions": "the precisions to measure, one or several",
     "seed": "seed of everything random",
     "seeds": "seeds of each kind of run: 0, 1, ...",
-    "faults": "faults in each run with faults",
     "fault_every": "seconds between faults, on average",
     "algorithm": "algorithm of the run",
     "actor_timeout": "seconds after which a silent actor is replaced",
     "kills": "how often the run is killed",
-    "times": "how often the learner is killed",
-    "columns": "width of the terminal",
-    "part": "part of the run's updates to show",
     "tiers": "the tiers of scripts/test to try, the smaller one first",
 }
 """The help of each flag that has a default."""
@@ -98,12 +92,10 @@ def origin(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) 
     }
 
 
-def report(
-    found: Mapping[str, Any], output: Path | None = None, *, leave_out: Iterable[str] = (), page: str = ""
-) -> None:
-    """Print figures as JSON, without some long ones, and write all of them to a file, their page beside it."""
+def report(found: Mapping[str, Any], output: Path | None = None, *, leave_out: Iterable[str] = ()) -> None:
+    """Print figures as JSON, without some long ones, and write all of them to a file."""
     print(layout({name: value for name, value in found.items() if name not in leave_out}), flush=True)
-    write(found, output, page)
+    write(found, output)
 
 
 def write(found: Mapping[str, Any], output: Path | None, page: str = "") -> None:
@@ -251,15 +243,3 @@ def children_cpu_seconds() -> float:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table."""
     return [f"| {' | '.join(header)} |", "|-" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
-
-
-def svg_figure(salt: str, rows: int, size: tuple[float, float], **options: Any) -> tuple[Any, Any]:
-    """Return a Matplotlib figure with so many axes below each other; `savefig` gives the same SVG each time."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    style: Any = {"svg.hashsalt": salt, "svg.fonttype": "path", "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}
-    pyplot.rcParams.update(style)
-    return pyplot.subplots(rows, 1, figsize=size, layout="constrained", **options)

@@ -1,22 +1,26 @@
-"""The workloads that most programs measure: PPO with Stable-Baselines3's hyperparameters."""
+"""The workloads that most programs measure, PPO with Stable-Baselines3's hyperparameters, and how they are run."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import flag_words, run_python
+from benchmarks.harness import Figures, flag_words, run_on_core, run_python
+
+COMMAND = ("-m", "actor_learner.cli")
+EVALUATION_SEED = 1000
 
 
 def train_rows(words: Sequence[str], path: Path) -> list[dict[str, float]]:
     """Run `actor-learner train` by the packages in `path`; return the rows of its metrics."""
     with tempfile.TemporaryDirectory(prefix="run-") as folder:
         run = Path(folder, "run")
-        run_python(["-m", "actor_learner.cli", "train", *words, "--quiet", "--run-dir", run], path=path)
+        run_python([*COMMAND, "train", *words, "--quiet", "--run-dir", run], path=path)
         return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -25,6 +29,22 @@ def rate(rows: Sequence[Mapping[str, float]], counter: str) -> float:
     counted = [row for row in rows if row[counter]]
     first, last = counted[1], counted[-1]
     return (last[counter] - first[counter]) / (last["time_seconds"] - first["time_seconds"])
+
+
+def train_on_core(core: int, words: Sequence[Any], folder: Path, seconds: float, **streams: Any) -> float:
+    """Train into a folder, on one core; return the seconds of the whole command. words: arguments of `train`."""
+    command = [*COMMAND, "train", *map(str, words), "--run-dir", str(folder), "--quiet", "--overwrite"]
+    started = time.perf_counter()
+    run_on_core(core, command, timeout=seconds, check=True, **streams)
+    return time.perf_counter() - started
+
+
+def evaluate_on_core(core: int, folder: Path, episodes: int, seconds: float) -> Figures:
+    """Return the returns of a run's final weights, on one core."""
+    words = ["evaluate", str(folder), "--episodes", str(episodes), "--seed", str(EVALUATION_SEED), "--json"]
+    done = run_on_core(core, [*COMMAND, *words], timeout=seconds, capture_output=True, check=True)
+    found: Figures = json.loads(done.stdout)
+    return found
 
 
 @dataclass(frozen=True)
@@ -68,6 +88,13 @@ WORKS: dict[str, Work] = {
         changes={"clip_reward": "sign", "ent_coef": 0.01},
     ),
 }
+
+ALL_WORKS: dict[str, Work] = {
+    **WORKS,
+    "cartpole32": Work("CartPole-v1", 32, 32, 1024, 4, 400),
+    "pong_bfloat16": replace(WORKS["pong"], changes={**WORKS["pong"].changes, "precision": "bfloat16"}),
+}
+"""With Sample Factory's own best on two cores, 2 workers x 16 envs; and Pong, where ours alone is in bfloat16."""
 
 REPLAY_WORKS: dict[str, list[str]] = {
     "dqn": ["CartPole-v1", "--algorithm", "dqn", "--total-steps", "20000"],

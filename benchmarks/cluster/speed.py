@@ -10,13 +10,14 @@ program in git's history (`git show 96efe57:benchmarks/cluster/through_ray.py`).
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 import subprocess
 from typing import Any
 
 from benchmarks import hosts
-from benchmarks.harness import Figures, make_parser, origin, report
+from benchmarks.harness import Figures, make_parser, origin, ratio_of, report, run_in_turns
 
 CARTPOLE: dict[str, Any] = {"num_actors": 4, "envs_per_actor": 16, "unroll_length": 128}
 FRAMES: dict[str, Any] = {"num_actors": 2, "envs_per_actor": 8, "unroll_length": 64, "network": "tiny"}
@@ -48,18 +49,10 @@ def main() -> None:
 
 def compare(name: str, rounds: int, seconds: float) -> Figures:
     """Return env steps per second of each way, medians and all rounds, and ratios to the way on one machine."""
-    ways = WORKS[name]
-    runs: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(rounds):
-        for way, (env, options) in ways.items():
-            runs[way].append(speed(env, options, seconds))
-            print(f"{name}: {way} {runs[way][-1]:,.0f} steps/s", flush=True)
-    ratios = {
-        way: statistics.median(b / a for a, b in zip(runs["one machine"], runs[way], strict=True)) for way in ways
-    }
+    runs = run_in_turns({way: functools.partial(speed, *work, seconds) for way, work in WORKS[name].items()}, rounds)
     return {
         "medians": {way: statistics.median(of) for way, of in runs.items()},
-        "of one machine": ratios,
+        "of one machine": {way: ratio_of(of, runs["one machine"]).median for way, of in runs.items()},
         "rounds": runs,
     }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -18,7 +20,6 @@ from actor_learner.environments.jax.source import find_jax_env
 from actor_learner.networks.contract import call_network
 from benchmarks.device import purejaxrl
 from benchmarks.harness import Figures, run_in_turns, tell
-from benchmarks.programs import answer
 
 LEARNING_RATE = 2.5e-4
 IDLE_SECONDS = 60.0
@@ -87,10 +88,6 @@ def speed(task: SimpleNamespace) -> Figures:
         variants["device"], _ = stack.enter_context(on_device)
         if task.program:
             variants["program"], _ = purejaxrl_program(jax_env(task.env), task)
-        if task.brax:
-            from benchmarks.device.brax_ppo import BraxPPO  # whose library is installed where the environment is
-
-            variants["brax"] = BraxPPO(task.env.partition(":")[2], task.env_kwargs, task, LEARNING_RATE).run
         for name, options in task.actors.items():
             if options["env"].startswith("envpool:") and find_spec("envpool") is None:
                 tell(f"{name} is left out: it needs envpool")
@@ -121,4 +118,5 @@ def truncation(task: SimpleNamespace) -> Figures:
 
 
 if __name__ == "__main__":
-    answer(speed, truncation)
+    name, task = sys.argv[1:]
+    print(json.dumps({"speed": speed, "truncation": truncation}[name](SimpleNamespace(**json.loads(task)))))

@@ -1,4 +1,4 @@
-"""Environments in JAX: updates beside a program in PureJaxRL's manner, Brax's PPO and ordinary actors; truncations.
+"""Environments in JAX: updates beside a program in PureJaxRL's manner and ordinary actors; truncations.
 
     scripts/measure device --output benchmarks/device/device.json     # ten minutes
     scripts/measure device --device gpu --output gpu-device.json      # on a GPU
@@ -40,10 +40,7 @@ CHEETAH: Figures = {
 
 @dataclass(frozen=True)
 class Work:
-    """PPO on one environment. package: the one that it needs. program, brax, actors: what ours on the device is beside.
-
-    brax: for environments of MuJoCo Playground.
-    """
+    """PPO on one environment. package: the one that it needs. program, actors: what ours on the device is beside."""
 
     num_envs: int
     unroll_length: int
@@ -52,7 +49,6 @@ class Work:
     package: str = "jax"
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     program: bool = True
-    brax: bool = False
     actors: Mapping[str, Figures] = field(default_factory=dict)
 
 
@@ -63,7 +59,7 @@ WORKS = {
     "gymnax64": Work(64, 32, 512, "gymnax:CartPole-v1", "gymnax"),
     "craftax256": Work(256, 64, 4096, "craftax:Craftax-Classic-Symbolic-v1", "craftax"),
     "cheetah64": Work(64, 32, 512, **CHEETAH),
-    "cheetah2048": Work(2048, 32, 8192, brax=True, **CHEETAH),
+    "cheetah2048": Work(2048, 32, 8192, **CHEETAH),
 }
 OF_TRUNCATION = Work(16, 20, 80, "jax:benchmarks.device.envs:Endless")
 """Of whole episodes: else the value would depend on which steps the last batch has."""
@@ -132,7 +128,3 @@ def summary(work: Work, rounds: dict[str, list[Figures]]) -> Figures:
     found["ours_over"] = {name: ratio_of(own, seconds["device"]) for name, own in seconds.items() if name != "device"}
     found["rounds_ms"] = {name: [round(1e3 * each, 3) for each in own] for name, own in seconds.items()}
     return found
-
-
-if __name__ == "__main__":
-    main()

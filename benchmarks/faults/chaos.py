@@ -95,7 +95,6 @@ class Chaos(threading.Thread):
         self.caused: list[CausedFault] = []
         self.over = threading.Event()  # set when no fault comes any more, and all actors have recovered
         self.error: BaseException | None = None
-        self.lines: list[str] = []
         self._board, self._actors, self._unroll_length = board, actors, unroll_length
         self._planned, self._seconds = planned, seconds
         self._newest: dict[int, CausedFault] = {}
@@ -158,8 +157,7 @@ class Chaos(threading.Thread):
         self._log(time.monotonic() - self.started, f"actor {caused.actor}: continues{after} after {caused.kind}")
 
     def _log(self, at: float, text: str) -> None:
-        self.lines.append(f"{at:8.2f} s  {text}")
-        tell(self.lines[-1])
+        tell(f"{at:8.2f} s  {text}")
 
     def _cause(self, planned: PlannedFault, actor: int) -> None:
         words, process = self._board.words[actor], self._actors.pids[actor]

@@ -1,8 +1,6 @@
 """A run of CartPole-v1 whose actors are killed, stopped and hung, with a check of every batch.
 
-    scripts/measure soak --minutes 10 --fault-every 2 --output benchmarks/faults/soak    # writes .json, .md and .log
-    scripts/measure soak --what learner --times 100                               # kills the learner's process instead
-    scripts/measure soak --what resources                                         # takes descriptors, fills the disk
+    scripts/measure soak --minutes 10 --fault-every 2 --output benchmarks/faults/soak.json
 
 The stamps of the observations show whether a row is missing, doubled, or from elsewhere; log-probabilities must be
 those of the weights that a column names. Afterwards: each replacement was reported with the fault's own cause, metrics
@@ -13,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import io
 import itertools
 import json
@@ -27,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Figures, make_parser, origin, report, table, tell
+from benchmarks.harness import Figures, make_parser, origin, report, tell
 from benchmarks.processes import Leftovers, command_line, growth
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -36,17 +33,11 @@ GROWTH = 0.01
 RECOVERY_MEDIAN, RECOVERY_WORST = 0.5, 2.0
 LONG_ENOUGH_MINUTES = 5.0  # shorter runs aren't held to the return and the growth of memory
 _MAX_LOG_BYTES = 17 << 20  # bytes: an actor's output is kept in two files of 16 MiB
-_SUBJECTS = {
-    "actors": "benchmarks.faults.soak",
-    "learner": "benchmarks.faults.soak_learner",
-    "resources": "benchmarks.faults.soak_resources",
-}
 
 
 def main() -> None:
-    numbers = {"minutes": 10.0, "fault_every": 2.0, "actors": 4, "lag": 1, "actor_timeout": 3.0, "times": 100}
-    parser = make_parser("soak", __doc__ or "", output="files to write, without their endings", seed=0, **numbers)
-    parser.add_argument("--what", choices=tuple(_SUBJECTS), default="actors", help="the target of the faults")
+    numbers = {"minutes": 10.0, "fault_every": 2.0, "actors": 4, "lag": 1, "actor_timeout": 3.0}
+    parser = make_parser("soak", __doc__ or "", seed=0, **numbers)
     parser.add_argument("--folder", type=Path, help="a new folder for the run (default: a temporary one)")
     arguments = parser.parse_args()
     if arguments.folder and arguments.folder.exists():
@@ -56,13 +47,8 @@ def main() -> None:
         folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
         (temporary := folder / "tmp").mkdir(parents=True)
         os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
-        result = importlib.import_module(_SUBJECTS[arguments.what]).soak(folder, arguments)
-    faults = result.pop("faults", [])
-    output = arguments.output and arguments.output.with_suffix(".json")
-    result = {**origin(parser), **result}
-    report(result, output, page=page(result) if faults else "")
-    if output and faults:
-        output.with_suffix(".log").write_text("\n".join(faults) + "\n")
+        result = soak(folder, arguments)
+    report({**origin(parser), **result}, arguments.output)
     for problem in result["problems"]:
         tell(f"soak: {problem}")
     sys.exit(bool(result["problems"]))
@@ -126,7 +112,6 @@ def soak(folder: Path, arguments: argparse.Namespace) -> Figures:
         "seconds_from_fault_to_first_row": recovery,
         "seconds_from_detection_to_replacement": _describe([restart.seconds for restart in watch.restarts]),
         "learner_memory_mb": memory,
-        "faults": watch.chaos.lines,
     }
 
 
@@ -186,47 +171,3 @@ def _describe(values: Sequence[float]) -> dict[str, float]:
     found = {"best": ordered[0], "median": statistics.median(ordered), "90%": ordered[int(0.9 * len(ordered))]}
     figures = {name: round(value, 3) for name, value in {**found, "worst": ordered[-1]}.items()}
     return {"count": len(ordered), **figures}
-
-
-def page(result: Figures) -> str:
-    """Return the figures as Markdown."""
-    kinds, memory = result["seconds_from_fault_to_first_row"], result["learner_memory_mb"]
-    counts = (
-        *(f"{result[name]:,}" for name in ("faults_caused", "replacements", "batches_checked", "rows_checked")),
-        "; ".join(result["problems"]) or "none",
-        f"{result['evaluation']['mean']:.1f}",
-    )
-    lines = [
-        "# Soak test: CartPole-v1 while its actors are killed, stopped and hung",
-        "",
-        f"{result['date']}; {result['machine']}. Made by `{result['command']}`. soak.json has the figures, "
-        "and soak.log each fault.",
-        "",
-        f"{result['minutes']:g} minutes, {result['actors']} actors, max_policy_lag={result['max_policy_lag']}, "
-        f"actor_timeout={result['actor_timeout']:g} s:",
-        "",
-        *table(("faults", "replacements", "batches checked", "rows checked", "wrong", "return afterwards"), [counts]),
-        "",
-        f"The return is of {result['evaluation']['episodes']} episodes with deterministic actions.",
-        "",
-    ]
-    if grown := memory["growth"]:
-        lines += [
-            f"The learner's resident memory is {memory['after_a_fifth']['rss']:.1f} MB after a fifth of the time, and "
-            f"{memory['end']['rss']:.1f} MB at the end ({grown['rss']:+.2%}). Its anonymous memory changes by "
-            f"{grown['anonymous']:+.2%}, its PSS by {grown['pss']:+.2%}. PSS depends on the number of actors that "
-            "share libraries with the learner.",
-            "",
-        ]
-    names = ("count", "best", "median", "90%", "worst")
-    rows = [
-        (kind, str(count), *(f"{kinds[kind][name]:g}" if kind in kinds else "" for name in names))
-        for kind, count in result["faults_by_kind"].items()
-    ]
-    lines += [
-        "The next table has seconds from the fault to the first row of the replacement, if no other actor was out at "
-        "that time (`alone`). For silent actors they include `actor_timeout`.",
-        "",
-        *table(("fault", "caused", "alone", "best", "median", "90%", "worst"), rows),
-    ]
-    return "\n".join(lines) + "\n"

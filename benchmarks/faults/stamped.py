@@ -8,9 +8,6 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +22,7 @@ STATE_COLUMNS = 4  # CartPole's own; the stamps follow, whole numbers below 2**2
 ACTOR, ENV, PROCESS, INCARNATION, STEPS, EPISODE_STEPS, ACTION, CHECKSUM = range(STATE_COLUMNS, STATE_COLUMNS + 8)
 COLUMNS = CHECKSUM + 1
 
-MISDEEDS = ("raise", "exit", "hang", "spin", "stop itself", "disconnect", "nan", "slow", "flood")
+MISDEEDS = ("raise", "exit", "hang", "spin", "disconnect", "nan", "slow", "flood")
 """The commands of the board, numbered from 1."""
 EXIT_CODE, SLOW_STEPS, _FLOOD_BYTES, _FOR_EVER = 3, 2, 2 << 20, 1e6
 _NUMBERS = itertools.count()
@@ -59,20 +56,15 @@ def actor_number() -> int:
 class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
     """CartPole-v1; the stamps follow the state in each observation. Without a board it only stamps.
 
-    simulator: whether each actor's first environment starts a child process that never ends. by_time: without a board,
-    the incarnation is the time at which the process began, in milliseconds.
+    by_time: without a board, the incarnation is the time at which the process began, in milliseconds.
     """
 
-    def __init__(
-        self, board: str | None = None, slow_seconds: float = 1.0, *, simulator: bool = False, by_time: bool = False
-    ) -> None:
+    def __init__(self, board: str | None = None, slow_seconds: float = 1.0, *, by_time: bool = False) -> None:
         super().__init__(gym.make("CartPole-v1", disable_env_checker=True))
         self.observation_space = Box(-np.inf, np.inf, (COLUMNS,), np.float32)
         actor, self._env = actor_number(), next(_NUMBERS)
         self._slow_seconds, self._slow_steps, self._nan = slow_seconds, 0, False
         self._steps = self._episode_steps = 0
-        if simulator and self._env == 0:
-            subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({_FOR_EVER})"])
         self._words: Any = [0] * Board.WORDS
         if by_time:
             self._words[Board.LIVES] = int(1000 * time.monotonic()) % (1 << 23)
@@ -128,8 +120,6 @@ class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
                 time.sleep(_FOR_EVER)
             case "spin":
                 sum(iter(int, 1))  # in C, for ever, without releasing the interpreter's lock
-            case "stop itself":
-                os.kill(os.getpid(), signal.SIGSTOP)
             case "disconnect":
                 os.closerange(3, 1000)
                 time.sleep(_FOR_EVER)

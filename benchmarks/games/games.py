@@ -9,7 +9,6 @@ games, half of them in each seat; opponents and, where it says so, the policy sa
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import actor_learner as al
-from benchmarks.harness import Figures, origin, write
+from benchmarks.harness import Figures, make_parser, origin, write
 
 GAMES: dict[str, Figures] = {
     "tictactoe": {
@@ -40,13 +39,9 @@ GAMES: dict[str, Figures] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        "scripts/measure games", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = make_parser("games", __doc__ or "", seeds=[0, 1, 2])
     parser.add_argument("--game", choices=GAMES, default="tictactoe")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--runs", type=Path, default=Path("runs/games"), help="folder of the runs")
-    parser.add_argument("--output", type=Path, help="JSON file to write")
     arguments = parser.parse_args()
     exists = arguments.output is not None and arguments.output.exists()
     games: Figures = json.loads(arguments.output.read_text())["games"] if exists else {}
@@ -86,7 +81,3 @@ def judge(run: Path, opponent: str, games: int, greedy: bool) -> dict[str, Any]:
     outcome = found.info["outcome"]
     shares = {"won": outcome == 1, "drawn": outcome == 0.5, "lost": outcome == 0}
     return {"games": len(outcome), **{name: round(float(np.mean(share)), 4) for name, share in shares.items()}}
-
-
-if __name__ == "__main__":
-    main()

@@ -21,7 +21,6 @@ import numpy as np
 
 import actor_learner as al
 from actor_learner.system.keras_import import import_keras, keras_backend
-from benchmarks.batches import random_observations
 from benchmarks.gpu.works import (
     ACTING_ROWS,
     EPOCHS,
@@ -32,6 +31,7 @@ from benchmarks.gpu.works import (
     make_batch,
     make_network,
     make_policy,
+    random_observations,
 )
 from benchmarks.harness import Figures
 

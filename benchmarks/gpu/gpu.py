@@ -190,7 +190,7 @@ def measured_seconds(arguments: argparse.Namespace) -> float:
 
 def measure(job: Job, found: Figures, output: Path | None, environment: dict[str, str], limits: Limits) -> None:
     """Measure the rows of a job that aren't there yet; a row that ends its child says why, and the others follow."""
-    missing = [(part, own) for part, own in job.rows if not is_known(found, part, own)]
+    missing = [(part, own) for part, own in job.rows if "failed" in find_row(found, part, own)]
     if job.kind == "pipeline" and not job.request["tiny"] and job.request["num_actors"] > available_cores():
         for part, own in missing:
             store_row(found, part, {**own, "skipped": f"{available_cores()} cores"}, output)
@@ -226,14 +226,10 @@ def is_row(row: Figures, part: str, own: Figures) -> bool:
     return row["part"] == part and all(row.get(name, own[name]) == own[name] for name in KEYS[part])
 
 
-def is_known(found: Figures, part: str, own: Figures) -> bool:
-    row = find_row(found, part, own)
-    return bool(row) and "failed" not in row
-
-
 def find_row(found: Figures, part: str, own: Figures) -> Figures:
-    """Return the row with these keys, or an empty one."""
-    return next((row for row in found[part] if all(row[name] == own[name] for name in KEYS[part])), {})
+    """Return the row with these keys, or one that says that it isn't there."""
+    nothing = {"failed": "not measured yet"}
+    return next((row for row in found[part] if all(row[name] == own[name] for name in KEYS[part])), nothing)
 
 
 def store_row(found: Figures, part: str, row: Figures, output: Path | None) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from benchmarks.gpu.works import NETWORKS, PIPELINES, PRECISIONS
 from benchmarks.harness import Figures, table
@@ -54,7 +53,7 @@ def _update(row: Figures) -> list[str]:
         *(f"{1e3 * row[name]:.2f}" for name in seconds),
         f"{row['first_update_seconds']:.1f}",
         percent(row["gpu_busy"]),
-        text_or_nothing(row["peak_bytes"], lambda size: f"{size / 1e6:,.0f}"),
+        NOTHING if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:,.0f}",
     ]
 
 
@@ -96,11 +95,7 @@ def _pipeline(row: Figures) -> list[str]:
 
 
 def percent(value: float | None) -> str:
-    return text_or_nothing(value, lambda part: f"{part:.0%}")
-
-
-def text_or_nothing(value: Any, text: Callable[[Any], str]) -> str:
-    return NOTHING if value is None else text(value)
+    return NOTHING if value is None else f"{value:.0%}"
 
 
 def sort_rows(rows: Iterable[Figures], *orders: Iterable[str]) -> list[Figures]:

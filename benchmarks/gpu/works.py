@@ -9,7 +9,6 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
 import actor_learner as al
-from benchmarks.batches import random_batch
 
 STEPS = 32  # of a batch; its columns are its rows divided by these
 ACTING_ROWS = 64
@@ -107,6 +106,31 @@ def make_policy(name: str, network: Any) -> al.Policy:
 
 
 def make_batch(name: str, rows: int, seed: int) -> al.Trajectory:
-    """Return random rows of a network's spaces, `STEPS` steps of each column."""
-    work = NETWORKS[name]
-    return random_batch(work.observation, work.action, STEPS, rows // STEPS, seed)
+    """Return random rows of a network's spaces, `STEPS` steps of each column; one episode in a hundred steps ends."""
+    work, columns = NETWORKS[name], rows // STEPS
+    rng, shape = np.random.default_rng(seed), (STEPS, columns)
+    return al.Trajectory(
+        observation=random_observations(work.observation, (STEPS + 1, columns), rng),
+        action=_random_actions(work.action, shape, rng),
+        reward=rng.normal(size=shape).astype(np.float32),
+        terminated=rng.random(shape) < 0.01,
+        truncated=np.zeros(shape, bool),
+        valid=np.ones(shape, bool),
+        behaviour_log_prob=np.full(shape, -1.0, np.float32),
+        truncation_value=np.zeros(shape, np.float32),
+        policy_version=np.zeros(columns, np.int64),
+        env_index=np.arange(columns, dtype=np.int32),
+    )
+
+
+def random_observations(space: Any, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    """Return random observations `[*shape, *space.shape]`: bytes, or normal numbers."""
+    if space.dtype == np.uint8:
+        return rng.integers(0, 256, (*shape, *space.shape), np.uint8)
+    return rng.normal(size=(*shape, *space.shape)).astype(space.dtype)
+
+
+def _random_actions(space: Any, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    if isinstance(space, Discrete):
+        return rng.integers(0, int(space.n), shape)
+    return rng.uniform(-1, 1, (*shape, *space.shape)).astype(space.dtype)

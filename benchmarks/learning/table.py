@@ -24,7 +24,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -33,8 +32,8 @@ from actor_learner.runs.provenance import git_commit
 from benchmarks.harness import ROOT, Figures, make_parser, map_on_cores, origin, run_on_core, table, write
 from benchmarks.learning.rows import ROWS, Published, Row
 from benchmarks.peers.libraries import prepare, versions
+from benchmarks.works import COMMAND, evaluate_on_core, train_on_core
 
-COMMAND = ("-m", "actor_learner.cli")
 PACKAGES = ("actor-learner", "tensorflow", "keras", "gymnasium", "mujoco", "box2d", "ale-py")
 SB3 = ("-m", "benchmarks.learning.sb3_zoo")
 PEER_PACKAGES = {
@@ -42,7 +41,6 @@ PEER_PACKAGES = {
     "sbx": ("sbx-rl", "jax", "gymnasium"),
 }
 TRAIN_SECONDS, EVALUATE_SECONDS = 4 * 3600.0, 1800.0
-EVALUATION_SEED = 1000
 ORIGIN = ("versions", "cores", "date", "machine", "commit")
 
 HEADER = ("command", "steps", "seeds", "evaluation", "mean +- std", "last 100", "goal", "others", "seconds", "made")
@@ -135,15 +133,10 @@ class Runner:
 
     def _run_ours(self, row: Row, seed: int, core: int) -> Figures:
         directory = _result_file((row, seed), self.runs).with_suffix("")
-        train = [*row.command, "--seed", str(seed), "--run-dir", str(directory), "--quiet", "--overwrite"]
-        evaluate = ["evaluate", str(directory), "--episodes", str(row.episodes)]
-        evaluate += ["--seed", str(EVALUATION_SEED), "--json"]
-        started = time.perf_counter()
+        words = [*row.command[1:], "--seed", seed]
         with self._log((row, seed)).open("w") as log:
-            run_on_core(core, [*COMMAND, *train], timeout=TRAIN_SECONDS, stdout=log, stderr=log, check=True)
-        seconds = time.perf_counter() - started
-        done = run_on_core(core, [*COMMAND, *evaluate], timeout=EVALUATE_SECONDS, capture_output=True, check=True)
-        evaluation = json.loads(done.stdout)
+            seconds = train_on_core(core, words, directory, TRAIN_SECONDS, stdout=log, stderr=log)
+        evaluation = evaluate_on_core(core, directory, row.episodes, EVALUATE_SECONDS)
         metrics = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
         return {
             "evaluation_mean": evaluation["return_mean"],
@@ -285,7 +278,7 @@ class _Result:
         self.row, self.seeds = row, seeds
         self.values = np.array([seed["evaluation_mean"] for seed in seeds])
         self.middle = float(interquartile_mean(self.values[:, None])[0])
-        self.low, self.high = _interval(self.values)
+        self.low, self.high = (float(end[0]) for end in bootstrap_interval(self.values[:, None]))
         self.reached = row.goal is not None and self.high >= row.goal.value
         self.steps = max(seed["env_steps"] for seed in seeds)
 
@@ -327,9 +320,10 @@ def _summary(environments: Mapping[str, Sequence[_Result]]) -> list[str]:
         first: dict[str, _Result] = {}
         for result in sorted(own, key=lambda result: (result.row.library != "ours", bool(result.row.variant))):
             first.setdefault(result.row.algorithm, result)
+        anchor = re.sub(r"[^\w-]", "", env.lower())
         rows.append(
             (
-                f"[{env.removeprefix('actor_learner/')}](#{_anchor(env)})",
+                f"[{env.removeprefix('actor_learner/')}](#{anchor})",
                 *(_cell(first.get(name)) for name in algorithms),
             )
         )
@@ -356,7 +350,7 @@ def _cell(result: _Result | None) -> str:
 def _section(env: str, results: Sequence[_Result], folder: Path) -> list[str]:
     """Return an environment's section: its results, notes, and the curves that are there."""
     rows = [
-        (result.label, f"{result.steps:,}", str(len(result.seeds)), str(result), _published(result.row))
+        (result.label, f"{result.steps:,}", str(len(result.seeds)), str(result), str(result.row.goal or ""))
         for result in results
     ]
     notes: dict[str, list[str]] = {}
@@ -375,17 +369,9 @@ def _section(env: str, results: Sequence[_Result], folder: Path) -> list[str]:
     ]
 
 
-def _published(row: Row) -> str:
-    return "" if row.goal is None else str(row.goal)
-
-
 def _number(value: float) -> str:
     """Format a return to a tenth; a fraction below 10 to a hundredth."""
     return f"{value:,.1f}" if abs(value) >= 10 or value == round(value) else f"{value:.2f}"
-
-
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^\w-]", "", heading.lower())
 
 
 def _short(steps: int) -> str:
@@ -407,16 +393,11 @@ def _table_row(result: _Result, command: str) -> tuple[str, ...]:
         str(result),
         f"{mean}{spread}",
         _number(statistics.mean(seed["training_return"] for seed in seeds)),
-        _published(row),
+        str(row.goal or ""),
         "; ".join(_compare_with(published, row, seeds) for published in row.published if published is not row.goal),
         f"{statistics.mean(seed['seconds'] for seed in seeds):,.0f}",
         "; ".join(sorted(made)),
     )
-
-
-def _interval(values: Any) -> tuple[float, float]:
-    low, high = bootstrap_interval(values[:, None])
-    return float(low[0]), float(high[0])
 
 
 def _compare_with(published: Published, row: Row, seeds: Sequence[Figures]) -> str:

@@ -5,8 +5,7 @@
     scripts/measure peers --works cartpole64 --peers cleanrl_jax --backend jax --output benchmarks/peers/peers-jax.json
 
 Environment, batch, minibatch and epochs are the same for all. Each library first runs at all its settings, then at the
-better one in rounds. The work "solve" is CartPole-v1 with each library's own settings, to a mean return of 475 over the
-last 100 training episodes. A table is written beside the JSON file, as .md.
+better one in rounds. A table is written beside the JSON file, as .md.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.harness import ROOT, Figures, RunFailedError, make_parser, origin, write
-from benchmarks.peers.libraries import OURS, OWN_WORKS, PEERS, NotInstallableError, Peer, prepare, versions
+from benchmarks.peers.libraries import OURS, PEERS, NotInstallableError, Peer, prepare, versions
 from benchmarks.peers.runs import Run, run_peer
 from benchmarks.peers.table import page
-from benchmarks.works import WORKS, Work
+from benchmarks.works import ALL_WORKS, Work
 
 OWN_PACKAGES = ("actor-learner", "tensorflow", "jax", "keras", "gymnasium", "ale-py", "mujoco")
-ALL_WORKS, ALL_PEERS = {**WORKS, **OWN_WORKS}, {**OURS, **PEERS}
-SOLVE, GOAL, SOLVE_DEADLINE, TRIAL_SECONDS = "solve", 475, 75.0, 1.0
+ALL_PEERS = {**OURS, **PEERS}
+TRIAL_SECONDS = 1.0
 
 
 def main() -> None:
-    parser = make_parser("peers", __doc__ or "", works=[*ALL_WORKS, SOLVE], rounds=5, seconds=3.0, seeds=3, seed=0)
+    parser = make_parser("peers", __doc__ or "", works=list(ALL_WORKS), rounds=5, seconds=3.0, seed=0)
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--threads", type=int, help="threads of the peers (default: the faster of one and all)")
     parser.add_argument("--backend", choices=("tensorflow", "jax"), help="Keras's backend for ours")
@@ -50,11 +49,8 @@ def main() -> None:
     found |= {"versions": found.get("versions", {}) | installed, "not_installed": failures}
     chance = random.Random(arguments.seed)
     for name in arguments.works:
-        if name == SOLVE:
-            found[SOLVE] = {**origin(parser), **solve(pythons, arguments.seeds, chance)}
-        else:
-            figures = compare(name, pythons, arguments, chance)
-            found.setdefault("works", {})[name] = {**origin(parser), **figures}
+        figures = compare(name, pythons, arguments, chance)
+        found.setdefault("works", {})[name] = {**origin(parser), **figures}
         found["worker_memory"] = found.get("worker_memory", {}) or worker_memory(pythons)
         write(found, output, page(found))
     if not output:
@@ -100,12 +96,10 @@ def compare(name: str, pythons: dict[str, Path], arguments: argparse.Namespace, 
     return {"work": work, "settings": settings, "runs": runs, "failures": failures}
 
 
-def attempt(
-    what: str, key: str, python: Path, task: Figures, failures: dict[str, str], seconds: float = 0
-) -> Run | None:
-    """Run a library; print a failure, add it to `failures` and return None. seconds: the deadline, 0 for its own."""
+def attempt(what: str, key: str, python: Path, task: Figures, failures: dict[str, str]) -> Run | None:
+    """Run a library; print a failure, add it to `failures` and return None."""
     try:
-        return run_peer(ALL_PEERS[key], python, task, seconds or None)
+        return run_peer(ALL_PEERS[key], python, task)
     except RunFailedError as error:
         print(f"{what}: {ALL_PEERS[key].title} failed, the others continue: {error}", flush=True)
         failures[key] = str(error)
@@ -158,18 +152,3 @@ def worker_memory(pythons: dict[str, Path]) -> Figures:
             if run := attempt("worker processes", key, pythons[key], task, {}):
                 found[key] = run.memory
     return found
-
-
-def solve(pythons: dict[str, Path], seeds: int, chance: random.Random) -> Figures:
-    """Measure the seconds from the start of the process to the goal, for each seed; None where it isn't reached."""
-    peers = {key: peer for key, peer in ALL_PEERS.items() if key in pythons}
-    seconds: dict[str, list[float | None]] = {key: [] for key in peers}
-    steps: dict[str, list[int | None]] = {key: [] for key in peers}
-    failures: dict[str, str] = {}
-    for seed in range(seeds):
-        for key in chance.sample(list(peers), len(peers)):
-            run = attempt(SOLVE, key, pythons[key], {"goal": GOAL, "seed": seed}, failures, SOLVE_DEADLINE)
-            seconds[key].append(run and run.reached(GOAL))
-            steps[key].append(run.ticks[-1][1] if run and seconds[key][-1] is not None else None)
-            print(f"{SOLVE}, seed {seed}: {peers[key].title} {seconds[key][-1]} s", flush=True)
-    return {"goal": GOAL, "seconds": seconds, "env_steps": steps, "failures": failures}

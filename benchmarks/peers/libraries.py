@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.harness import Figures
-from benchmarks.works import WORKS, Work
+from benchmarks.works import ALL_WORKS, WORKS
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,7 @@ class Peer:
 
 
 WORK_NAMES = tuple(WORKS)
-OWN_WORKS: dict[str, Work] = {
-    "cartpole32": Work("CartPole-v1", 32, 32, 1024, 4, 400),
-    "pong_bfloat16": replace(WORKS["pong"], changes={**WORKS["pong"].changes, "precision": "bfloat16"}),
-}
-"""Sample Factory's own best on two cores: 2 workers x 16 environments; Pong, of which ours alone is in bfloat16."""
-_OURS = {"worker": r"\bactor-\d+", "works": (*WORK_NAMES, *OWN_WORKS), "clock": "`time_seconds` of metrics.jsonl"}
+_OURS = {"worker": r"\bactor-\d+", "works": tuple(ALL_WORKS), "clock": "`time_seconds` of metrics.jsonl"}
 _SB3 = {"works": (*WORK_NAMES, "pong_bfloat16"), "worker": r"multiprocessing.forkserver", "with_processes": True}
 _SB3["clock"] = "callback at the start of each rollout"
 OURS: dict[str, Peer] = {

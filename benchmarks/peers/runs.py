@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.harness import ROOT, Figures, RunFailedError
 from benchmarks.peers.libraries import Peer, last_line
@@ -26,13 +25,13 @@ class Run:
     """The figures of a run. Times are monotonic seconds; memory is in MB of 10^6 bytes."""
 
     begun: float
-    ticks: list[tuple[float, int, float | None]]
+    ticks: list[tuple[float, int]]
     memory: Figures
 
     @property
     def speed(self) -> float:
         """Env steps per second after the warm-up."""
-        (start, before, _), (end, after, _) = self.ticks[WARM_UP - 1], self.ticks[-1]
+        (start, before), (end, after) = self.ticks[WARM_UP - 1], self.ticks[-1]
         return (after - before) / (end - start)
 
     @property
@@ -44,42 +43,31 @@ class Run:
         """Return the figures for the JSON file."""
         return {"speed": self.speed, "start_up": self.start_up, "updates": len(self.ticks), "memory": self.memory}
 
-    def reached(self, goal: float) -> float | None:
-        """Return the seconds from the start of the process to this mean return; None if the run didn't reach it."""
-        return next((at - self.begun for at, _, mean in self.ticks if mean is not None and mean >= goal), None)
 
-
-def run_peer(peer: Peer, python: Path, task: Figures, deadline: float | None = None) -> Run:
+def run_peer(peer: Peer, python: Path, task: Figures) -> Run:
     """Run a script to its end. Raises RunFailedError; none of its processes stays in any case."""
-    deadline = deadline or peer.deadline
     with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as folder:
         clock = Path(folder, "clock")
         clock.touch()
-        task = {"warm_up": WARM_UP, "goal": None, "seed": 0, "threads": 1, **peer.options, **task, "clock": str(clock)}
+        task = {"warm_up": WARM_UP, "seed": 0, "threads": 1, **peer.options, **task, "clock": str(clock)}
         command = [str(python), "-P", str(PROGRAMS / f"{peer.script}.py"), json.dumps(task)]
         shared, environment = _torch_regions(), _environment(peer, task, folder)
         child = Child(command, Path(folder, "stderr"), environment, cwd=folder, stdout=subprocess.DEVNULL)
         try:
-            memory = _watch(child, clock, peer, deadline)
+            memory = _watch(child, clock, peer, peer.deadline)
         finally:
             child.end()
             _remove_torch_regions(shared)
         message = last_line(child.output.read_text(errors="replace"))
         ticks = [tuple(json.loads(line)) for line in clock.read_text().splitlines()]
     if memory is None:
-        raise RunFailedError(f"not done after {deadline:,.0f} s")
-    if child.process.returncode != 0 and not _is_measured(ticks, task):
+        raise RunFailedError(f"not done after {peer.deadline:,.0f} s")
+    has_figure = len(ticks) > WARM_UP
+    if child.process.returncode != 0 and not (has_figure and ticks[-1][0] - ticks[WARM_UP - 1][0] >= task["seconds"]):
         raise RunFailedError(message)
-    if not ticks or (task["goal"] is None and len(ticks) <= WARM_UP):
+    if not has_figure:
         raise RunFailedError(f"it ended without a figure: {message}")
     return Run(child.started, ticks, memory)
-
-
-def _is_measured(ticks: list[Any], task: Figures) -> bool:
-    """Return whether a run that failed did so after its measurement, at its end."""
-    if task["goal"] is not None:
-        return bool(ticks) and ticks[-1][2] is not None and ticks[-1][2] >= task["goal"]
-    return len(ticks) > WARM_UP and ticks[-1][0] - ticks[WARM_UP - 1][0] >= task["seconds"]
 
 
 def _environment(peer: Peer, task: Figures, folder: str) -> dict[str, str]:

@@ -52,9 +52,9 @@ def page(found: Figures) -> str:
     title = "Comparison with other libraries" + (", on JAX" if "jax" in found["versions"]["ours"] else "")
     lines = [f"# {title}", "", *_about(found), "", *summary(works)]
     for name, work in works.items():
-        lines += ["", f"## {name}: {shape(work['work'])}", "", *_work_table(work), *_footnotes(work)]
-    if "solve" in found:
-        lines += ["", *_solve_table(found["solve"])]
+        lines += ["", f"## {name}: {shape(work['work'])}", "", *_work_table(work)]
+        if notes := [f"- {TITLES[key]} failed: `{why}`" for key, why in work["failures"].items()]:
+            lines += ["", *notes]
     return "\n".join(lines) + "\n"
 
 
@@ -83,7 +83,7 @@ def summary(works: Mapping[str, Figures]) -> list[str]:
 
 
 def _about(found: Figures) -> list[str]:
-    parts = [*found.get("works", {}).values(), *([found["solve"]] if "solve" in found else [])]
+    parts = found.get("works", {}).values()
     missing = found.get("not_installed", {})
     dates, machines, commands = ({part[name] for part in parts} for name in ("date", "machine", "command"))
     return [
@@ -138,39 +138,3 @@ def _work_table(work: Figures) -> list[str]:
         )
     header = ("", "steps/s", "setting", "lag 0 / peer", "lag 1 / peer", "start-up, s", "worker", "in all")
     return table(header, rows)
-
-
-def _footnotes(work: Figures) -> list[str]:
-    notes = [f"- {TITLES[key]} failed: `{why}`" for key, why in work["failures"].items()]
-    return ["", *notes] if notes else []
-
-
-def _solve_table(solved: Figures) -> list[str]:
-    best = min((found.median for key in OURS if (found := _seconds_to_solve(solved, key))), default=None)
-    rows = []
-    for key, seconds in solved["seconds"].items():
-        found = _seconds_to_solve(solved, key)
-        steps = [count for count in solved["env_steps"][key] if count is not None]
-        rows.append(
-            (
-                TITLES[key],
-                _format(found, ".1f"),
-                f"{statistics.median(steps):,.0f}" if steps else "",
-                f"{len(steps)} of {len(seconds)}",
-                f"{found.median / best:.2f}x" if found and best and key not in OURS else "",
-            )
-        )
-    return [
-        f"## solve: CartPole-v1, from the start of the process to {solved['goal']} over the last 100 training episodes",
-        "",
-        "Each library has its own settings: ours the preset, SB3 and SBX the Zoo's, CleanRL's way those of ppo.py,",
-        "Sample Factory those of its example. Figures are medians (least to largest) of the seeds that reached the",
-        "goal. The last column is the ratio of medians.",
-        "",
-        *table(("", "seconds", "env steps", "seeds that reached it", "peer / ours"), rows),
-        *_footnotes(solved),
-    ]
-
-
-def _seconds_to_solve(solved: Figures, key: str) -> Spread | None:
-    return Spread.of([seconds for seconds in solved["seconds"].get(key, ()) if seconds is not None])

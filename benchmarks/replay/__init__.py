@@ -1,1 +1,0 @@
-"""What learning from a replay buffer costs, beside SB3 and SBX."""

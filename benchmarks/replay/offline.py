@@ -22,12 +22,12 @@ import numpy as np
 from actor_learner.reports.curves import bootstrap_interval, interquartile_mean
 from benchmarks.harness import ROOT, Figures, make_parser, map_on_cores, origin, report, run_on_core
 from benchmarks.peers.libraries import prepare, versions
+from benchmarks.works import COMMAND, evaluate_on_core, train_on_core
 
 ENV, DATASET = "HalfCheetah-v5", "halfcheetah/recorded-v0"
 SAC_STEPS, RECORDED, EPISODES = 100_000, 60, 10
 ONLINE_STEPS = 20_000
 WAYS = (("iql", "ours"), ("iql", "d3rlpy"), ("bc", "ours"), ("bc", "d3rlpy"), ("online", "ours"), ("alone", "ours"))
-COMMAND = ("-m", "actor_learner.cli")
 PACKAGES = ("torch==2.13.0",), ("d3rlpy==2.8.*", "h5py", "imageio", "mujoco")
 SECONDS = 3600.0
 
@@ -72,23 +72,15 @@ def make_data(runs: Path) -> Figures:
 
     sac = runs / "sac"
     if not (sac / "policy").exists():
-        words = ["train", ENV, "--algorithm", "sac", "--total-steps", str(SAC_STEPS), "--run-dir", str(sac), "--quiet"]
-        run_on_core(0, [*COMMAND, *words], timeout=SECONDS, check=True)
+        train_on_core(0, [ENV, "--algorithm", "sac", "--total-steps", SAC_STEPS], sac, SECONDS)
     if DATASET not in minari.list_local_datasets():
         words = ["evaluate", str(sac), "--episodes", str(RECORDED), "--stochastic", "--record", f"minari:{DATASET}"]
         run_on_core(0, [*COMMAND, *words], timeout=SECONDS, check=True)
-    own = run_on_core(
-        0,
-        [*COMMAND, "evaluate", str(sac), "--episodes", str(EPISODES), "--seed", "1000", "--json"],
-        timeout=SECONDS,
-        check=True,
-        capture_output=True,
-    )
     returns = np.array([episode.rewards.sum() for episode in minari.load_dataset(DATASET).iterate_episodes()])
     return {
         "file": runs / "datasets" / DATASET / "data/main_data.hdf5",
         "episodes": {"count": len(returns), "mean": float(returns.mean())},
-        "return_mean": json.loads(own.stdout)["return_mean"],
+        "return_mean": evaluate_on_core(0, sac, EPISODES, SECONDS)["return_mean"],
         "return_least": float(returns.min()),
         "return_most": float(returns.max()),
         "temperature": 3000.0 / float(returns.max() - returns.min()),
@@ -98,19 +90,14 @@ def make_data(runs: Path) -> Figures:
 def learn_ours(core: int, task: Figures, runs: Path) -> Figures:
     folder, way = runs / f"{task['algorithm']}-{task['seed']}", task["algorithm"]
     online = way in ("online", "alone")
-    words = ["train", ENV, "--algorithm", "sac" if online else way, "--seed", str(task["seed"])]
-    words += ["--total-steps", str(ONLINE_STEPS if online else 0)]
+    words = [ENV, "--algorithm", "sac" if online else way, "--seed", task["seed"]]
+    words += ["--total-steps", ONLINE_STEPS if online else 0]
     if way != "alone":
-        words += ["--offline-steps", str(task["gradient_steps"]), "--init-buffer", f"minari:{DATASET}"]
-    words += ["--run-dir", str(folder), "--overwrite", "--quiet"]
-    if task["algorithm"] == "iql":
-        words += ["--temperature", str(task["temperature"])]
-    started = time.perf_counter()
-    run_on_core(core, [*COMMAND, *words], timeout=SECONDS, check=True)
-    seconds = time.perf_counter() - started
-    words = ["evaluate", str(folder), "--episodes", str(task["episodes"]), "--seed", "1000", "--json"]
-    done = run_on_core(core, [*COMMAND, *words], timeout=SECONDS, check=True, capture_output=True)
-    return {"return_mean": json.loads(done.stdout)["return_mean"], "seconds": seconds}
+        words += ["--offline-steps", task["gradient_steps"], "--init-buffer", f"minari:{DATASET}"]
+    if way == "iql":
+        words += ["--temperature", task["temperature"]]
+    seconds = train_on_core(core, words, folder, SECONDS)
+    return {"return_mean": evaluate_on_core(core, folder, task["episodes"], SECONDS)["return_mean"], "seconds": seconds}
 
 
 def learn_d3rlpy(core: int, task: Figures, python: Path) -> Figures:
@@ -129,7 +116,3 @@ def summary(runs: Path, library: str, algorithm: str) -> Figures:
     low, high = bootstrap_interval(values[:, None])
     middle = float(interquartile_mean(values[:, None])[0])
     return {"middle": middle, "low": float(low[0]), "high": float(high[0]), "seeds": seeds}
-
-
-if __name__ == "__main__":
-    main()

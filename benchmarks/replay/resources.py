@@ -13,6 +13,8 @@ import functools
 import itertools
 import json
 import os
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 
@@ -68,12 +70,32 @@ def run(task: Figures, seeds: Iterator[int]) -> Figures:
     """Train the next seed until the goal, in a process of its own."""
     task = {**task, "seed": next(seeds)}
     began, cpu = time.monotonic(), children_cpu_seconds()
-    found = json.loads(run_python(["-m", "benchmarks.replay.programs.until", json.dumps(task)], seconds=SECONDS))
+    found = json.loads(run_python(["-m", "benchmarks.replay.resources", json.dumps(task)], seconds=SECONDS))
     seconds = {"seconds": time.monotonic() - began, "cpu_seconds": children_cpu_seconds() - cpu}
     return {**found, **{name: round(value, 1) for name, value in seconds.items()}}
+
+
+def until() -> None:
+    """Train a preset in this process until its policy reaches a return; print the env steps, and whether it did."""
+    task: Figures = json.loads(sys.argv[1])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: task.pop("cores")])  # before TensorFlow counts them
+
+    import actor_learner as al
+
+    goal, evaluate = task.pop("goal"), al.callbacks.Evaluate(task.pop("every_steps"))
+    stop = al.callbacks.StopOnReturn(goal, monitor="evaluation/return_mean")
+    with tempfile.TemporaryDirectory() as folder:
+        options = {**task, "run_dir": f"{folder}/run", "quiet": True, "callbacks": [evaluate, stop]}
+        result = al.train(al.preset(options.pop("env"), **options))
+    assert evaluate.evaluation is not None
+    print(json.dumps({"env_steps": result.metrics["env_steps"], "reached": evaluate.evaluation.mean >= goal}))
 
 
 def summary(rows: list[Figures]) -> Figures:
     """Return the medians of the runs that reached the goal, and all runs."""
     reached = [{name: row[name] for name in ("env_steps", "seconds", "cpu_seconds")} for row in rows if row["reached"]]
     return {"reached": f"{len(reached)} of {len(rows)}", **(medians(reached) if reached else {}), "runs": rows}
+
+
+if __name__ == "__main__":
+    until()

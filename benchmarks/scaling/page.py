@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Figures, svg_figure, table
-
-_SIZE = (6.4, 5.2)  # inches: a column's width, so that letters stay as large as the text's
+from benchmarks.harness import Figures, table
 
 
 def line_through(points: Mapping[int, float]) -> tuple[float, float]:
@@ -57,16 +55,14 @@ def _actors(found: Figures) -> list[str]:
 
 
 def _costs(found: Figures) -> list[str]:
-    learner, overload = found["learner"], found["overload"]
+    learner = found["learner"]
     _, megabytes = line_through({count: count * row["pss"] for count, row in found["memory_mb"].items()})
     return [
         f"One more actor costs {megabytes:.1f} MB, and "
         f"{1e6 * learner['pool_seconds_per_actor_and_batch']:.0f} us of the learner's process for each batch: "
         f"{learner['share_of_2048_steps']:.2%} of its time for 2,048 env steps. "
         f"The learner ({learner['steps_per_second_of_the_update_alone']:,} steps/s alone) is saturated by "
-        f"{learner['saturated_by_actors']:,} such actors. With {overload['actors']} actors and an update "
-        f"{overload['updates_per_batch']} times as long, which takes longer than collecting, throughput is "
-        f"{overload['of_the_learners_rate']:.1%} of the update's alone."
+        f"{learner['saturated_by_actors']:,} such actors."
     ]
 
 
@@ -86,8 +82,16 @@ def _heavy_tails(found: Figures) -> list[str]:
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
     """Write the picture: throughput against ideal, and heavy tails."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
     found = _with_numbers(dict(found))
-    figure, (measured, tails) = svg_figure("scaling", 2, _SIZE)
+    style: Any = {"svg.hashsalt": "scaling", "svg.fonttype": "path", "font.size": 10}  # the same SVG each time
+    pyplot.rcParams.update({**style, "axes.grid": True, "grid.alpha": 0.3})
+    size = (6.4, 5.2)  # inches: a column's width, so that letters stay as large as the text's
+    figure, (measured, tails) = pyplot.subplots(2, 1, figsize=size, layout="constrained")
     _draw_measured(measured, found)
     _draw_tails(tails, found)
     figure.savefig(path, metadata={"Date": None})
@@ -101,8 +105,11 @@ def _draw_measured(axes: Any, found: Mapping[str, Any]) -> None:
     above = [max(row) - median for median, row in zip(middle, rounds, strict=True)]
     axes.errorbar(counts, middle, [below, above], marker="o", capsize=3, label="throughput / ideal")
     axes.plot(counts, [row["cores"] for row in found["actors"].values()], "s--", color="gray", label="cores in use")
-    axes.set(ylim=(0, 1.05), xlabel="actors (8 environments each, 20 ms a step)", ylabel="share")
-    _finish(axes, counts, f"Measured on {found['machine'].split(' of ')[0]}", loc="center left")
+    axes.set(ylim=(0, 1.05), xlabel="actors (8 environments each, 20 ms a step)", ylabel="share", xscale="log")
+    axes.set_xticks(counts, list(map(str, counts)))
+    axes.minorticks_off()
+    axes.legend(loc="center left")
+    axes.set_title(f"Measured on {found['machine'].split(' of ')[0]}", fontsize=10)
 
 
 def _draw_tails(axes: Any, found: Mapping[str, Any]) -> None:
@@ -116,11 +123,3 @@ def _draw_tails(axes: Any, found: Mapping[str, Any]) -> None:
         f"{actors} actors, steps of Pareto-distributed length (exponent {exponent:g}, mean {1e3 * mean:g} ms)",
         fontsize=10,
     )
-
-
-def _finish(axes: Any, counts: Iterable[int], title: str, **legend: Any) -> None:
-    axes.set(xscale="log")
-    axes.set_xticks(counts, list(map(str, counts)))
-    axes.minorticks_off()
-    axes.legend(**legend)
-    axes.set_title(title, fontsize=10)

@@ -33,7 +33,6 @@ ENVS, ROWS, STEP_SECONDS = 8, 32, 0.02
 EPOCHS, MINIBATCH_SIZE = 4, 512
 REFERENCE = 8  # actors whose batch is the smallest of the four works': 64 environments x 32 steps
 TAIL_ACTORS, TAIL_STEP_SECONDS, TAIL, TAIL_LAGS = 16, 0.01, 2.0, (0, 1, 4)
-OVERLOAD, OVERLOAD_BATCHES = 2.0, 3  # the update of the last part takes so many times as long as the collection
 
 
 def main() -> None:
@@ -80,7 +79,6 @@ class Station:
         (self._watcher,) = _supervisor_threads() - before
         self.learner = learner or make_learner(self.pool.network, self.pool.action_space)
         self.actors, self.ideal = actors, actors * ENVS / step_seconds
-        self.updates_per_batch = 1
 
     def warm_up(self, batches: int = 2) -> None:
         """Compile everything, and bring the actors to where they are between two batches."""
@@ -119,8 +117,7 @@ class Station:
     def _learn(self, trajectory: Any) -> tuple[Figures, float]:
         """Learn and publish; return the times of the update, and the CPU seconds of publishing."""
         started, cpu = time.perf_counter(), time.process_time()
-        for _ in range(self.updates_per_batch):
-            self.learner.update(trajectory)
+        self.learner.update(trajectory)
         update = {"update_seconds": time.perf_counter() - started, "update_cpu_seconds": time.process_time() - cpu}
         before = time.thread_time()
         self.pool.publish(self.learner.get_weights())
@@ -145,7 +142,7 @@ def make_learner(network: Any, action_space: Any) -> Any:
 
 
 def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Figures:
-    """Measure throughput, memory and the learner's time by number of actors, and an overloaded learner."""
+    """Measure throughput, memory and the learner's time by number of actors."""
     with contextlib.ExitStack() as stack:
         stations: dict[int, Station] = {}
         memory: dict[int, Figures] = {}
@@ -158,13 +155,11 @@ def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Figures
             tell(f"{count} actors: {memory[count]}")
         found = _measure_in_turns(stations, rounds, batches)
         middle = {count: medians(rows) for count, rows in found.items()}
-        largest = max(stations)
         return {
             "rounds": found,
             "actors": middle,
             "memory_mb": memory,
             "learner": _learner_figures(middle),
-            "overload": measure_overload(stations[largest], middle[largest], rounds),
         }
 
 
@@ -186,22 +181,6 @@ def _learner_figures(middle: dict[int, Figures]) -> Figures:
         "share_of_2048_steps": round(slope / (reference["update_cpu_seconds"] + reference["pool_seconds"]), 5),
         "steps_per_second_of_the_update_alone": round(rate),
         "saturated_by_actors": round(rate / (ENVS / STEP_SECONDS)),
-    }
-
-
-def measure_overload(station: Station, alone: Figures, rounds: int) -> Figures:
-    """Compare the throughput, where learning takes longer than collecting, with that of the update alone."""
-    updates = max(1, round(OVERLOAD * ROWS * STEP_SECONDS / alone["update_seconds"]))
-    station.updates_per_batch = updates
-    found = [station.measure(OVERLOAD_BATCHES) for _ in range(rounds)]
-    batch = station.actors * ENVS * ROWS
-    shares = [row["steps_per_second"] * row["update_seconds"] / batch for row in found]
-    tell(f"overloaded: {shares}")
-    return {
-        "actors": station.actors,
-        "updates_per_batch": updates,
-        "rounds": found,
-        "of_the_learners_rate": round(statistics.median(shares), 4),
     }
 
 

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.harness import Figures, make_parser, origin, report, run_python, tell
-from benchmarks.speed.speed import commit_of, tree_of, working_tree
+from benchmarks.speed.speed import trees_of
 
 RUNS = {
     "CartPole, lag 0": "CartPole-v1 --total-steps 20000 --max-policy-lag 0",
@@ -43,9 +43,7 @@ def main() -> int:
     parser.add_argument("--against", metavar="GIT_REF", help="compare the working tree with this commit")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="same-bytes-") as folder:
-        trees = {"here": working_tree(Path(folder, "here"))}
-        if arguments.against:
-            trees["there"] = tree_of(commit_of(arguments.against), Path(folder, "there"))
+        trees = trees_of(arguments.against, Path(folder))
         works: Figures = {}
         for name, backend in itertools.product(arguments.works, BACKENDS):
             found = {where: digest(name, backend, tree) for where, tree in trees.items()}

@@ -38,12 +38,12 @@ def main() -> None:
     for work in arguments.works:
         if work not in (*WORKS, *REPLAY_WORKS) and not work.startswith(PRESET):
             parser.error(f"`works` must be of {known}. Received: {work!r}")
-    commit = commit_of(arguments.against)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        here, there = working_tree(Path(folder, "here")), tree_of(commit, Path(folder, "there"))
-        works = {name: compare(name, here, there, arguments.rounds) for name in arguments.works}
+        trees = trees_of(arguments.against, Path(folder))
+        works = {name: compare(name, **trees, rounds=arguments.rounds) for name in arguments.works}
+    against = {"ref": arguments.against, "commit": commit_of(arguments.against)}
     source = {**origin(parser), **provenance(), "git": git_commit(ROOT), "rounds": arguments.rounds}
-    write({**source, "against": {"ref": arguments.against, "commit": commit}, "works": works}, arguments.output)
+    write({**source, "against": against, "works": works}, arguments.output)
 
 
 def compare(name: str, here: Path, there: Path, rounds: int) -> Figures:
@@ -77,6 +77,12 @@ def commit_of(ref: str, repository: Path = ROOT) -> str:
             f"there is no such commit, branch or tag; `git log` and `git branch -a` list them. Received: {ref!r}"
         )
     return found.stdout.decode().strip()
+
+
+def trees_of(ref: str | None, folder: Path) -> dict[str, Path]:
+    """Make folders with the packages as they are now, "here", and, with a ref, as they were at that commit, "there"."""
+    trees = {"here": working_tree(folder / "here")}
+    return {**trees, "there": tree_of(commit_of(ref), folder / "there")} if ref else trees
 
 
 def working_tree(folder: Path, repository: Path = ROOT) -> Path:

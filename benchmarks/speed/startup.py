@@ -1,10 +1,10 @@
 """The time from a command to its first update, and from the last update to the end: a timeline of short runs.
 
     scripts/measure startup --output benchmarks/speed/startup.json     # 2 minutes
-    scripts/measure startup --against ../older-checkout                # both checkouts in turns: 4 minutes
+    scripts/measure startup --against v0.1.0                           # both in turns: 4 minutes
 
 Each run is `actor-learner train CartPole-v1` in a process of its own, which timeline.py observes; the first of each
-checkout isn't counted. Half of the runs find what XLA compiled in the run before ("warm"), half don't ("cold").
+isn't counted. Half of the runs find what XLA compiled in the run before ("warm"), half don't ("cold").
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import functools
 import json
 import statistics
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
+from actor_learner.runs.provenance import git_commit
 from benchmarks.harness import ROOT, Figures, make_parser, origin, report, run_in_turns, time_python
+from benchmarks.speed.speed import trees_of
 
 TIMELINE = Path(__file__).with_name("timeline.py")
 COMMANDS = {"import actor_learner": ("-c", "import actor_learner"), "--help": ("-m", "actor_learner.cli", "--help")}
@@ -26,26 +27,22 @@ Times = dict[str, list[float]]  # wall and CPU seconds, by name
 
 def main() -> None:
     parser = make_parser("startup", __doc__ or "", env="CartPole-v1", steps=4_000, runs=5)
-    parser.add_argument("--against", type=Path, help="another checkout")
+    parser.add_argument("--against", metavar="GIT_REF", help="compare the working tree with this commit")
     parser.add_argument("flags", nargs="*", help="after --: flags of `actor-learner train`")
     arguments = parser.parse_args()
-    checkouts = [ROOT, *([arguments.against.resolve()] if arguments.against else [])]
     words = [arguments.env, "--total-steps", str(arguments.steps), *arguments.flags]
-    with tempfile.TemporaryDirectory() as cache:
-        measure = {commit(checkout): functools.partial(time_commands, checkout, words, cache) for checkout in checkouts}
+    with tempfile.TemporaryDirectory() as folder:
+        trees = trees_of(arguments.against, Path(folder))
+        measure = {
+            name: functools.partial(time_commands, tree, words, f"{folder}/cache") for name, tree in trees.items()
+        }
         found = run_in_turns(measure, arguments.runs + 1)
     what = (
         f"actor-learner train {' '.join(words)}: medians of {arguments.runs} runs, seconds since the process started, "
         "and CPU seconds of that process by then"
     )
     figures = {name: medians(rounds[1:]) for name, rounds in found.items()}
-    report({"what": what, **origin(parser), **figures}, arguments.output)
-
-
-def commit(checkout: Path) -> str:
-    """Return the commit of a checkout, with `-dirty` where files differ."""
-    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    report({"what": what, **origin(parser), "git": git_commit(ROOT), **figures}, arguments.output)
 
 
 def medians(rounds: list[Times]) -> Figures:
@@ -57,19 +54,19 @@ def medians(rounds: list[Times]) -> Figures:
     return found
 
 
-def time_commands(checkout: Path, words: list[str], cache: str) -> Times:
+def time_commands(tree: Path, words: list[str], cache: str) -> Times:
     """Time the short commands, a run with what XLA compiled before, and one without."""
-    found = {name: _time(checkout, *command) for name, command in COMMANDS.items()}
+    found = {name: _time(tree, *command) for name, command in COMMANDS.items()}
     for kind in ("warm", "cold"):
         with tempfile.TemporaryDirectory() as folder:
             marks = Path(folder, "marks.json")
             command = [TIMELINE, marks, *words, "--run-dir", f"{folder}/run"]
-            whole = _time(checkout, *command, ACTOR_LEARNER_CACHE=cache if kind == "warm" else "")
+            whole = _time(tree, *command, ACTOR_LEARNER_CACHE=cache if kind == "warm" else "")
             timeline = {**json.loads(marks.read_text()), "end": whole}
         found |= {f"{kind}: {name}": seconds for name, seconds in timeline.items()}
     return found
 
 
-def _time(checkout: Path, *words: object, **environment: str) -> list[float]:
+def _time(tree: Path, *words: object, **environment: str) -> list[float]:
     environment["STARTED"] = str(time.monotonic())
-    return list(time_python(words, path=checkout, environment=environment).values())
+    return list(time_python(words, path=tree, environment=environment).values())

@@ -21,10 +21,9 @@ from typing import Any
 
 POOL = "actor_learner.actors.pool actor_learner.pool"
 BEFORE_TENSORFLOW = (
-    ("actor_learner.system.keras_import actor_learner.quiet", "import_keras", "TensorFlow and Keras imported"),
+    ("actor_learner.system.keras_import", "import_keras", "TensorFlow and Keras imported"),
     ("actor_learner.cli", "parse", "command read"),
     ("actor_learner.actors.processes.group", "ProcessActors.spaces", "actors ready"),
-    ("actor_learner.crew", "ProcessCrew.spaces", "actors ready"),
     (POOL, "_build_network", "network built"),
     (POOL, "_export", "policy exported"),
     (POOL, "ActorPool.__init__", "actors begun"),
@@ -33,7 +32,6 @@ BEFORE_TENSORFLOW = (
     ("actor_learner.runs.recorder actor_learner.recorder", "Recorder.checkpoint", "first checkpoint"),
     ("actor_learner.runs.recorder actor_learner.recorder", "Recorder.close", "last update, last checkpoint"),
     ("actor_learner.build", "save_result", "network and policy saved"),
-    ("actor_learner.train", "_save", "network and policy saved"),
 )
 IMPORTS_TENSORFLOW = (POOL, "_import_learner_side")
 WITH_TENSORFLOW = (

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import RunFailedError
-from benchmarks.peers import compare as compare_peers, libraries, runs as peer_runs, table as peer_table
+from benchmarks.peers import libraries, runs as peer_runs, table as peer_table
 from benchmarks.peers.libraries import OURS, PEERS
 from benchmarks.processes import find_marked
-from benchmarks.works import WORKS
+from benchmarks.works import ALL_WORKS, WORKS
 
 pytestmark = pytest.mark.thorough
 
@@ -36,7 +36,7 @@ def test_a_ratio_is_of_the_two_runs_of_a_round_and_leaves_failed_rounds_out():
 def test_every_peer_has_a_script_a_venv_and_works_that_there_are():
     for peer in (*OURS.values(), *PEERS.values()):
         assert (peer_runs.PROGRAMS / f"{peer.script}.py").exists()
-        assert set(peer.works) <= set(compare_peers.ALL_WORKS)
+        assert set(peer.works) <= set(ALL_WORKS)
         assert peer.clock
     assert {peer.venv for peer in PEERS.values()} == set(libraries.VENVS)
     assert all(set(WORKS) <= set(peer.works) for peer in OURS.values())
@@ -67,7 +67,7 @@ def test_a_run_ends_when_enough_was_measured_and_nothing_is_left_of_it(tmp_path,
     peer = peer_of(tmp_path, monkeypatch, program, worker="^sleep")
     before = set(Path("/dev/shm").glob("torch_*_left"))
     found = run(peer, seconds=1.5, now=1e6)
-    assert found.ticks == [(1e6 - 3, 90, None), (1e6, 100, None), (1e6 + 1, 200, None), (1e6 + 2, 300, None)]
+    assert found.ticks == [(1e6 - 3, 90), (1e6, 100), (1e6 + 1, 200), (1e6 + 2, 300)]
     assert found.speed == 100.0
     assert found.start_up == 1e6 - 3 - found.begun
     assert found.memory["workers"] == 1

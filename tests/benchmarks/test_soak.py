@@ -24,7 +24,7 @@ ENVS = 2
 
 def test_a_soak_in_small(tmp_path):
     words = ["--minutes", "0.12", "--fault-every", "0.8", "--actors", "2", "--actor-timeout", str(patience(2.0))]
-    command = [sys.executable, "-m", "benchmarks", "soak", *words, "--output", tmp_path / "soak"]
+    command = [sys.executable, "-m", "benchmarks", "soak", *words, "--output", tmp_path / "soak.json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience(200))
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "soak.json").read_text())
@@ -32,7 +32,6 @@ def test_a_soak_in_small(tmp_path):
     assert result["faults_caused"] >= 4
     assert result["replacements"] >= 2
     assert result["batches_checked"] >= 5
-    assert "| SIGKILL |" in (tmp_path / "soak.md").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ Its clock: the end of each update, when its result exists.
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -18,38 +19,13 @@ from flax.linen.initializers import constant, orthogonal
 
 from benchmarks.peers.programs.clock import Clock, read_task
 
-GAMMA, LAMBDA, CLIP, VALUE, MAX_NORM = 0.99, 0.95, 0.2, 0.5, 0.5
-PPO = {"env": "CartPole-v1", "env_kwargs": {}, "envs": 4, "unroll_length": 128, "minibatch_size": 128, "epochs": 4}
-PPO |= {"learning_rate": 2.5e-4, "ent_coef": 0.01, "updates": 500_000 // (4 * 128)}
-"""The settings of CleanRL's ppo.py, whose learning rate falls to 0 over the run."""
-
-
-def own_task(task: SimpleNamespace) -> SimpleNamespace:
-    """Add CleanRL's settings for the goal; for a work, as many updates as there is time for."""
-    if task.goal is not None:
-        return SimpleNamespace(**{**vars(task), **PPO})
-    own = {"learning_rate": 3e-4, "ent_coef": task.changes.get("ent_coef", 0.0), "updates": 10**9}
-    return SimpleNamespace(**{**vars(task), **own})
+GAMMA, LAMBDA, CLIP, VALUE, MAX_NORM, LEARNING_RATE = 0.99, 0.95, 0.2, 0.5, 0.5, 3e-4
 
 
 def make_pool(task: SimpleNamespace) -> Any:
     """Make a pool of a work's environments, with the task's threads."""
     options = {"num_envs": task.envs, "num_threads": task.threads, "seed": task.seed}
     return envpool.make(task.env, env_type="gymnasium", **options)
-
-
-class Returns:
-    """Adds rewards up, and passes each episode's sum to the clock."""
-
-    def __init__(self, clock: Clock, envs: int) -> None:
-        self._clock, self._sums = clock, np.zeros(envs)
-
-    def add(self, rewards: Any, dones: Any) -> None:
-        self._sums += rewards
-        if dones.any():
-            for total in self._sums[dones]:
-                self._clock.episode(total)
-            self._sums[dones] = 0.0
 
 
 def dense(features: int, gain: float) -> Any:
@@ -143,7 +119,7 @@ def make_learn(agent: Agent, optimizer: Any, task: SimpleNamespace, *, discrete:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         policy = jnp.maximum(-advantage * ratio, -advantage * jnp.clip(ratio, 1 - CLIP, 1 + CLIP)).mean()
         bonus = entropy(mean, log_std, discrete=discrete).mean()
-        return policy - task.ent_coef * bonus + VALUE * 0.5 * ((value - target) ** 2).mean()
+        return policy - task.changes.get("ent_coef", 0.0) * bonus + VALUE * 0.5 * ((value - target) ** 2).mean()
 
     def minibatch(carry: Any, chosen: Any) -> Any:
         parameters, state, batch, advantage, target = carry
@@ -168,7 +144,7 @@ def make_learn(agent: Agent, optimizer: Any, task: SimpleNamespace, *, discrete:
 
 
 def main() -> None:
-    task = own_task(read_task())
+    task = read_task()
     jax.config.update("jax_enable_x64", task.env.startswith("HalfCheetah"))  # its actions are of 64 bits in EnvPool
     clock, pool = Clock(task), make_pool(task)
     discrete = hasattr(pool.action_space, "n")
@@ -180,25 +156,17 @@ def main() -> None:
     parameters = jax.tree.map(
         lambda weights: weights.astype(jnp.float32), agent.init(making, observation.astype(np.float32))
     )
-    per_update = task.epochs * task.envs * task.unroll_length // task.minibatch_size
-    rate = task.learning_rate
-    if task.goal is not None:
-        rate = optax.linear_schedule(rate, 0.0, task.updates * per_update)
-    optimizer = optax.chain(optax.clip_by_global_norm(MAX_NORM), optax.adam(rate, eps=1e-5))
+    optimizer = optax.chain(optax.clip_by_global_norm(MAX_NORM), optax.adam(LEARNING_RATE, eps=1e-5))
     state, done = optimizer.init(parameters), jnp.zeros(task.envs, bool)
     collect = make_collect(agent, step_pool, task.unroll_length, discrete=discrete)
     learn = make_learn(agent, optimizer, task, discrete=discrete)
-    returns = Returns(clock, task.envs)
-    for update in range(task.updates):
+    for update in itertools.count(1):
         key, collecting, learning = jax.random.split(key, 3)
         carry, batch = collect(parameters, handle, observation, done, collecting)
         _, handle, observation, done, _ = carry
         parameters, state = learn(parameters, state, batch, observation, done, learning)
-        dones = np.concatenate([np.asarray(batch.done)[1:], np.asarray(done)[None]])
-        for rewards, ended in zip(np.asarray(batch.reward), dones, strict=True):
-            returns.add(rewards, ended)
         jax.block_until_ready(parameters)
-        if clock.tick((update + 1) * task.envs * task.unroll_length):
+        if clock.tick(update * task.envs * task.unroll_length):
             break
 
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,10 +20,8 @@ FOR_EVER = 10**8
 
 
 def command(task: SimpleNamespace) -> list[str]:
-    """Return `actor-learner train` for a work, or with our preset."""
+    """Return `actor-learner train` for a work."""
     words = [sys.executable, "-m", "actor_learner.cli", "train", "--quiet", "--run-dir", "run"]
-    if task.goal is not None:
-        return [*words, "CartPole-v1", "--seed", str(task.seed), "--max-policy-lag", str(task.lag)]
     flags = {
         "preset": "none",
         "seed": task.seed,
@@ -59,18 +57,14 @@ def rows(process: subprocess.Popen[bytes], metrics: Path) -> Iterator[dict[str, 
 
 
 def main() -> None:
-    task = read_task()
-    follow(task, command(task), Path("run/metrics.jsonl"))
-
-
-def follow(task: SimpleNamespace, words: Sequence[str], metrics: Path) -> None:
     """Start a run, note its updates, and end it when the clock has enough. Exits with its status if it ends before."""
+    task = read_task()
     clock, started = Clock(task), None
-    process = subprocess.Popen(words)
-    for row in rows(process, metrics):
+    process = subprocess.Popen(command(task))
+    for row in rows(process, Path("run/metrics.jsonl")):
         if started is None:
             started = time.monotonic() - row["time_seconds"]
-        if not clock.enough and clock.tick(row["env_steps"], row.get("episode_return"), started + row["time_seconds"]):
+        if not clock.enough and clock.tick(row["env_steps"], started + row["time_seconds"]):
             process.send_signal(signal.SIGTERM)
     status = process.wait()
     if not clock.enough:

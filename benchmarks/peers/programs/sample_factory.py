@@ -12,20 +12,11 @@ from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.train import make_runner
 
-from benchmarks.peers.programs.clock import WINDOW, Clock, read_task
+from benchmarks.peers.programs.clock import Clock, read_task
 
 COMMON = {"algo": "APPO", "experiment": "run", "train_for_env_steps": 10**9, "device": "cpu"}
 COMMON |= {"max_policy_lag": 10**9}  # in optimizer steps, of which an update may have more than the 1000 of its default
 COMMON |= {"use_rnn": False, "recurrence": 1, "with_vtrace": False, "with_wandb": False}
-EXAMPLE = {
-    **COMMON,
-    "env": "CartPole-v1",
-    "num_envs_per_worker": 20,
-    "policy_workers_per_policy": 2,
-    "batch_size": 512,
-    "reward_scale": 0.1,
-}
-"""The flags of its own example for CartPole-v1."""
 
 
 def make_env(name: str, *_: Any, render_mode: str | None = None, **__: Any) -> Any:
@@ -38,8 +29,6 @@ for _name in ("CartPole-v1", "HalfCheetah-v4"):
 
 def settings(task: SimpleNamespace) -> dict[str, Any]:
     """Return the flags for a work: a batch is collected while the one before is learned."""
-    if task.goal is not None:
-        return EXAMPLE
     batch = task.envs * task.unroll_length
     return {
         **COMMON,
@@ -61,9 +50,7 @@ class Ticks(AlgoObserver):
 
     def on_training_step(self, runner: Any, training_iteration_since_resume: int) -> None:
         """Take one batch in an iteration through all its epochs."""
-        returns = runner.policy_avg_stats.get("reward", [()])[0]
-        mean = float(sum(returns) / WINDOW) if len(returns) == WINDOW else None
-        if self._clock.tick(training_iteration_since_resume * self._batch_size, mean):
+        if self._clock.tick(training_iteration_since_resume * self._batch_size):
             runner.cfg.train_for_env_steps = 0
 
 

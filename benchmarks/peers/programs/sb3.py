@@ -1,18 +1,30 @@
-"""Stable-Baselines3, or SBX, its port to JAX. Their clock: the callback at the start of a rollout, and at the end."""
+"""Stable-Baselines3, or SBX, its port to JAX. Their clock: the callback at the start of a rollout."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
-from benchmarks.learning.sb3_zoo import settings_of
 from benchmarks.peers.programs.clock import Clock, read_task
-from benchmarks.peers.programs.ticks import Ticks
 
-ZOO_STEPS = 100_000
+
+class Ticks(BaseCallback):
+    """Ticks when a rollout starts: the update before it has ended. Ends the training when the clock has enough."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps:
+            self._clock.tick(self.num_timesteps)
+
+    def _on_step(self) -> bool:
+        return not self._clock.enough
 
 
 def algorithm(task: SimpleNamespace) -> Any:
@@ -40,11 +52,7 @@ def environments(task: SimpleNamespace) -> Any:
 
 
 def make_model(task: SimpleNamespace) -> Any:
-    """Return the model for a work, or as in the Zoo; other settings are SB3's defaults."""
-    if task.goal is not None:
-        zoo = settings_of("ppo", "CartPole-v1")
-        envs = make_vec_env("CartPole-v1", n_envs=zoo.pop("envs"), seed=task.seed)
-        return algorithm(task)("MlpPolicy", envs, device="cpu", seed=task.seed, **zoo)
+    """Return the model for a work; other settings are SB3's defaults."""
     settings = {"n_steps": task.unroll_length, "batch_size": task.minibatch_size, "n_epochs": task.epochs}
     settings["ent_coef"] = task.changes.get("ent_coef", 0.0)
     kind = "CnnPolicy" if task.env.startswith("ALE/") else "MlpPolicy"
@@ -53,11 +61,7 @@ def make_model(task: SimpleNamespace) -> Any:
 
 def main() -> None:
     task = read_task()
-    clock = Clock(task)
-    ticks = Ticks(clock)
-    make_model(task).learn(10**9 if task.goal is None else ZOO_STEPS, callback=ticks)
-    if not clock.enough:
-        ticks.tick()
+    make_model(task).learn(10**9, callback=Ticks(Clock(task)))
 
 
 if __name__ == "__main__":
