@@ -10,7 +10,7 @@ from keras import ops, tree
 
 from actor_learner.learner import backend
 from actor_learner.learner.packing import Packed, emptied, pack
-from actor_learner.spaces.trajectory import Trajectory
+from actor_learner.spaces.trajectory import BY_COLUMN, FIELDS, Trajectory
 from actor_learner.system.types import Nest, Tensor
 
 CHUNK_NUMBERS = 2**22
@@ -23,10 +23,6 @@ those need less memory than with them.
 
 _LARGE = 2**22
 """From this many numbers on, a look at whether a copy is needed costs less than the copy, which XLA can't fuse."""
-
-
-_BY_COLUMN = ("env_index", "final_observation", "final_row", "initial_state")
-"""The fields without an axis of steps."""
 
 
 def packed(*parts: tuple[Nest, int | None]) -> Packed:
@@ -47,7 +43,7 @@ def sent(argument: Packed) -> Packed:
 def packed_fields(trajectory: Trajectory) -> Packed:
     """Return the fields that are there as an argument of a program: those of rows, and those of columns."""
     fields = fields_of(trajectory)
-    by_column = {name: fields.pop(name) for name in _BY_COLUMN if name in fields}
+    by_column = {name: fields.pop(name) for name in sorted(BY_COLUMN) if name in fields}
     return packed((fields, 1), (by_column, 0))
 
 
@@ -76,8 +72,9 @@ def without_invalid(batch: Mapping[str, Nest]) -> dict[str, Nest]:
     after = batch["truncated"] if "final_row" in batch else ops.zeros_like(valid)
     seen = ops.concatenate([valid[:1], ops.logical_or(valid[1:], after[:-1]), ops.ones_like(valid[:1])], axis=0)
     result["observation"] = _zero_invalid(batch["observation"], seen)
-    for name in ("action", "reward", "behaviour_log_prob", "truncation_value"):
-        result[name] = _zero_invalid(batch[name], valid)
+    for name, field in FIELDS.items():
+        if field.rows == 0 and field.dtype is not np.bool_:
+            result[name] = _zero_invalid(batch[name], valid)
     if "action_mask" in batch:
         result["action_mask"] = ops.logical_or(batch["action_mask"], ops.logical_not(valid)[..., None])
     return result

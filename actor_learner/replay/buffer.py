@@ -16,14 +16,14 @@ from actor_learner.replay import minari_datasets
 from actor_learner.replay.columns import ColumnStore
 from actor_learner.replay.episodes import after_tanh, before_tanh, episode
 from actor_learner.replay.hindsight import ACHIEVED, DESIRED, ComputeReward, Hindsight, with_last_observations
-from actor_learner.replay.pieces import columns_of, pieces
+from actor_learner.replay.pieces import pieces
 from actor_learner.replay.rows import Frames
 from actor_learner.replay.sampler import Sampler
 from actor_learner.replay.saving import has_buffer, read_buffer, write_buffer
 from actor_learner.replay.targets import n_step_targets, successors
 from actor_learner.spaces.leaves import check_values
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.trajectory import Trajectory, map_leaves
+from actor_learner.spaces.trajectory import Trajectory, columns_of, map_fields, map_leaves
 from actor_learner.spaces.validate import validate_trajectory
 from actor_learner.system.fields import check_clip_reward, check_count, check_flag, check_number, refusal
 from actor_learner.system.files import write_folder_atomically
@@ -359,7 +359,7 @@ class ReplayBuffer:
         while start < total:
             first = self._added % self._columns
             stop = min(total, start + self._columns - first)
-            self._write(columns_of(piece, start, stop), first)
+            self._write(map_fields(functools.partial(columns_of, start=start, stop=stop), piece), first)
             self._added += stop - start
             self._filled = min(self._added, self._columns)
             yield from range(first, first + stop - start)

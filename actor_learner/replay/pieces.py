@@ -1,15 +1,14 @@
-"""Parts of trajectories: of so many rows, of some columns; and the masks of all their observations."""
+"""Parts of trajectories, of so many rows each; and the masks of all their observations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
-from actor_learner.spaces.trajectory import Trajectory, map_leaves
+from actor_learner.spaces.trajectory import FIELDS, Trajectory, map_fields, map_leaves
 from actor_learner.system.types import Array
 
 
@@ -27,42 +26,18 @@ def pieces(trajectory: Trajectory, steps: int) -> Iterator[Trajectory]:
 
 
 def _part(trajectory: Trajectory, start: int, length: int, steps: int) -> Trajectory:
-    def rows(values: Array) -> Array:
-        return _filled_up(values[start : start + length], steps)
+    def cut(name: str, values: Array) -> Array:
+        rows = FIELDS[name].rows
+        if rows is None:
+            return values
+        found = values[start : start + length + rows]
+        missing = np.zeros((steps + rows - len(found), *values.shape[1:]), values.dtype)
+        return np.concatenate([found, missing]) if len(missing) else found
 
-    def observations(values: Array) -> Array:
-        return _filled_up(values[start : start + length + 1], steps + 1)
-
-    row = trajectory.final_row
-    if row is not None:
-        row = np.where((row >= start) & (row < start + length), row - start, -1)
-    fields = trajectory._asdict()
-    of_rows = ("action", "reward", "terminated", "truncated", "valid", "action_mask")
-    changed = {name: map_leaves(rows, fields[name]) for name in of_rows if fields[name] is not None}
-    changed |= {
-        name: map_leaves(observations, fields[name]) for name in ("observation", "start") if fields[name] is not None
-    }
-    return trajectory._replace(**changed, final_row=row)
-
-
-def _filled_up(values: Array, length: int) -> Array:
-    missing = np.zeros((length - len(values), *values.shape[1:]), values.dtype)
-    return np.concatenate([values, missing]) if len(missing) else values
-
-
-_PER_COLUMN = ("final_observation", "final_row")
-_KEPT = ("observation", "action", "reward", "terminated", "truncated", "valid", "action_mask", "start")
-
-
-def columns_of(piece: Trajectory, start: int, stop: int) -> Trajectory:
-    """Return the columns `[start, stop)` of the fields that are kept."""
-    changed: dict[str, Any] = {}
-    for name, field in piece._asdict().items():
-        if field is not None and name in _PER_COLUMN:
-            changed[name] = map_leaves(lambda values: values[start:stop], field)
-        elif field is not None and name in _KEPT:
-            changed[name] = map_leaves(lambda values: values[:, start:stop], field)
-    return piece._replace(**changed)
+    part, row = map_fields(cut, trajectory), trajectory.final_row
+    if row is None:
+        return part
+    return part._replace(final_row=np.where((row >= start) & (row < start + length), row - start, -1))
 
 
 def masks_of(piece: Trajectory, spaces: Spaces) -> tuple[Array, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -19,12 +20,52 @@ from actor_learner.system.types import Array
 
 Fields = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]  # name -> shape, dtype
 
-FINAL = "final_"  # prefix of the names of the leaves of `final_observation`
-STATE = "initial_state/"  # prefix of the names of the leaves of `initial_state`
 _MAX_FRAMES = 16  # an axis of images is one of frames or of channels up to here
 _MIN_REPEATED_ROWS_SHARE = 0.25  # with fewer rows that only add a frame, keeping frames once saves little
 _FORMAT = 1
 _STRUCTURE = "structure"  # name of a file's entry that describes how its arrays are nested
+
+
+class Field(NamedTuple):
+    """The description of a field of a `Trajectory`."""
+
+    rows: int | None  # beyond T: its arrays are `[T + rows, B, ...]`; None: `[B, ...]`
+    dtype: Any  # None: those of the leaves
+    of: str = (
+        ""  # what gives further axes: leaves of "observation", "action" or "state", or a "mask"; "": there are none
+    )
+
+    @property
+    def nested(self) -> bool:
+        """True if it has an array for each of several leaves."""
+        return self.of in ("observation", "action", "state")
+
+    def axes(self, steps: int, columns: int) -> tuple[int, ...]:
+        """Return the sizes of the first axes."""
+        return (columns,) if self.rows is None else (steps + self.rows, columns)
+
+
+FIELDS = {
+    "observation": Field(1, None, "observation"),
+    "action": Field(0, None, "action"),
+    "reward": Field(0, np.float32),
+    "terminated": Field(0, np.bool_),
+    "truncated": Field(0, np.bool_),
+    "valid": Field(0, np.bool_),
+    "behaviour_log_prob": Field(0, np.float32),
+    "truncation_value": Field(0, np.float32),
+    "policy_version": Field(None, np.int64),
+    "action_mask": Field(0, np.bool_, "mask"),  # only where environments give masks
+    "env_index": Field(None, np.int32),
+    "start": Field(1, np.bool_),
+    "final_observation": Field(None, None, "observation"),
+    "final_row": Field(None, np.int32),
+    "initial_state": Field(None, np.float32, "state"),  # only with memory
+}
+"""All fields, in `Trajectory`'s order. Arrays are named by field and place of the leaf: "observation/camera/0"."""
+
+BY_COLUMN = frozenset(name for name, field in FIELDS.items() if field.rows is None)
+"""The fields without an axis of steps."""
 
 
 class Trajectory(NamedTuple):
@@ -79,10 +120,7 @@ class Trajectory(NamedTuple):
 
     def copy(self) -> Trajectory:
         """Return a copy with its own memory, which stays valid after the pool's next `collect()`."""
-        copies: dict[str, Any] = {
-            name: None if field is None else map_leaves(np.array, field) for name, field in self._asdict().items()
-        }
-        return self._replace(**copies)
+        return map_fields(lambda name, array: np.array(array), self)
 
     def at_updates(self, ahead: int) -> Trajectory:
         """Return the batch with versions that count a learner's updates, which are `ahead` of the pool's versions."""
@@ -149,6 +187,14 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
+def map_fields(function: Callable[[str, Any], Any], trajectory: Trajectory) -> Trajectory:
+    """Return a trajectory of what `function` returns for the name of each field that is there, and for its arrays."""
+    given = {name: value for name, value in trajectory._asdict().items() if value is not None}
+    return trajectory._replace(
+        **{name: map_leaves(functools.partial(function, name), value) for name, value in given.items()}
+    )
+
+
 def _flatten_field(name: str, value: Any, arrays: dict[str, Array]) -> Any:
     """Add the leaves of a nested value to `arrays`; return their nesting as JSON, with their names as leaves."""
     if value is None:
@@ -192,14 +238,26 @@ def _nest_arrays(structure: Any, arrays: dict[str, Array]) -> Any:
     raise ValueError(f"it has an unknown kind of structure, {str(kind)[:100]!r}")
 
 
+def by_field(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Return a block's arrays, given by their names, by fields: nested ones as tuples of leaves."""
+    found: dict[str, Any] = {}
+    for name, array in arrays.items():
+        field = name.partition("/")[0]
+        nested = field in FIELDS and FIELDS[field].nested
+        found[field] = (*found.get(field, ()), array) if nested else array
+    return found
+
+
+def columns_of(name: str, array: Array, start: int, stop: int) -> Array:
+    """Return a view on the columns `[start, stop)` of an array, given with its name."""
+    return array[start:stop] if name.partition("/")[0] in BY_COLUMN else array[:, start:stop]
+
+
 def nest(arrays: Mapping[str, Array], spaces: Spaces, kind: type[Trajectory] = Trajectory) -> Trajectory:
-    """Return the trajectory of a block's arrays, given by their fields' names."""
-    fields: dict[str, Any] = {name: arrays[name] for name in Trajectory._fields if name in arrays}
-    for structure, prefix in ((spaces.observation, ""), (spaces.observation, FINAL), (spaces.action, "")):
-        leaves = [arrays[prefix + leaf.name] for leaf in structure.leaves]
-        fields[prefix + structure.root] = structure.unflatten(leaves)
-    if state := tuple(array for name, array in arrays.items() if name.startswith(STATE)):
-        fields["initial_state"] = state
+    """Return the trajectory of a block's arrays, given by their names."""
+    fields = by_field(arrays)
+    for name in ("observation", "action", "final_observation"):
+        fields[name] = getattr(spaces, FIELDS[name].of).unflatten(fields[name])
     return kind(**fields)
 
 
@@ -224,22 +282,21 @@ class TrajectorySpec:
 
     def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Return shape and dtype of each array that isn't None, in `Trajectory`'s order."""
-        rows, columns = self.unroll_length, self.num_envs
-        flag, number = np.dtype(np.bool_), np.dtype(np.float32)
-        masks = {"action_mask": ((rows, columns, self.mask_size), flag)} if self.mask_size else {}
+        number, flag = np.dtype(np.float32), np.dtype(np.bool_)
+        leaves: dict[str, Fields] = {
+            "": {"": ((), number)},
+            "observation": self.observation,
+            "action": self.action,
+            "mask": {"": ((self.mask_size,), flag)} if self.mask_size else {},
+            "state": {f"/{index}": (shape, number) for index, shape in enumerate(self.state_shapes)},
+        }
         return {
-            **{name: ((rows + 1, columns, *shape), dtype) for name, (shape, dtype) in self.observation.items()},
-            **{name: ((rows, columns, *shape), dtype) for name, (shape, dtype) in self.action.items()},
-            "reward": ((rows, columns), number),
-            **dict.fromkeys(("terminated", "truncated", "valid"), ((rows, columns), flag)),
-            **dict.fromkeys(("behaviour_log_prob", "truncation_value"), ((rows, columns), number)),
-            "policy_version": ((columns,), np.dtype(np.int64)),
-            **masks,
-            "env_index": ((columns,), np.dtype(np.int32)),
-            "start": ((rows + 1, columns), flag),
-            **{FINAL + name: ((columns, *shape), dtype) for name, (shape, dtype) in self.observation.items()},
-            "final_row": ((columns,), np.dtype(np.int32)),
-            **{f"{STATE}{index}": ((columns, *shape), number) for index, shape in enumerate(self.state_shapes)},
+            name + leaf.removeprefix(field.of): (
+                (*field.axes(self.unroll_length, self.num_envs), *shape),
+                np.dtype(field.dtype or dtype),
+            )
+            for name, field in FIELDS.items()
+            for leaf, (shape, dtype) in leaves[field.of].items()
         }
 
 

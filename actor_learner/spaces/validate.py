@@ -12,17 +12,10 @@ from actor_learner.spaces.leaves import check_array, check_choices, check_finite
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
-from actor_learner.spaces.trajectory import Trajectory, map_leaves
+from actor_learner.spaces.trajectory import FIELDS, Trajectory, map_leaves
 from actor_learner.system.types import Array
 
-_FIELDS = {  # axes, kinds of dtypes that are taken, dtype
-    **dict.fromkeys(("terminated", "truncated", "valid"), ("TB", "biu", np.bool_)),
-    **dict.fromkeys(("reward", "behaviour_log_prob", "truncation_value"), ("TB", "fiu", np.float32)),
-    "policy_version": ("B", "iu", None),
-    "env_index": ("B", "iu", np.int32),
-    "final_row": ("B", "iu", np.int32),
-    "start": ("T + 1, B", "biu", np.bool_),
-}
+_KINDS = {"b": "biu", "f": "fiu", "i": "iu"}  # of dtypes that are taken for one
 _HINT = ", as `reward` has [T, B]"
 
 
@@ -46,12 +39,12 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
     rows = np.shape(trajectory.reward)
     if len(rows) != 2 or 0 in rows:
         raise ValueError(f"`reward` must have shape [T, B], at least [1, 1]. Received: shape={rows}")
-    shapes = {"TB": rows, "B": rows[1:], "T + 1, B": (rows[0] + 1, rows[1])}
-    checked: dict[str, Any] = {
-        name: check_array(name, getattr(trajectory, name), shapes[axes], kinds, dtype, hint=_HINT)
-        for name, (axes, kinds, dtype) in _FIELDS.items()
-        if getattr(trajectory, name) is not None or name not in Trajectory._field_defaults
-    }
+    given, optional = trajectory._asdict(), Trajectory._field_defaults
+    checked: dict[str, Any] = {}
+    for name, (_, dtype, of) in FIELDS.items():
+        if not of and (given[name] is not None or name not in optional):
+            kinds, shape = _KINDS[np.dtype(dtype).kind], FIELDS[name].axes(*rows)
+            checked[name] = check_array(name, given[name], shape, kinds, dtype, hint=_HINT)
     valid = checked["valid"]
     check_finite("reward", checked["reward"], valid)
     _check_ends(checked["terminated"] | checked["truncated"], valid)
@@ -153,7 +146,7 @@ def _map_labelled(function: Callable[[str, Any], Any], label: str, value: Any) -
 
 
 def _action_kinds(leaf: Leaf) -> str:
-    return {"i": "iu", "f": "fiu"}[leaf.dtype.kind] + ("b" if isinstance(leaf.space, MultiBinary) else "")
+    return _KINDS[leaf.dtype.kind] + ("b" if isinstance(leaf.space, MultiBinary) else "")
 
 
 def _mask(trajectory: Trajectory, observation: Any, valid: Array, layout: MaskLayout) -> Array | None:

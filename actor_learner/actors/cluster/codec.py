@@ -9,7 +9,7 @@ import numpy as np
 
 from actor_learner.actors.cluster.wire import Buffer, WireError
 from actor_learner.actors.transport.batches import Block, BlockLayout
-from actor_learner.spaces.trajectory import repeats_frames, stack_axis
+from actor_learner.spaces.trajectory import columns_of, repeats_frames, stack_axis
 from actor_learner.system.types import Array
 
 _LARGE_ROW_BYTES = 1 << 15
@@ -41,7 +41,7 @@ class ColumnCodec:
     def encode(self, block: Block, start: int, stop: int) -> Iterator[Buffer]:
         """Return the bytes of the columns `[start, stop)`."""
         for name in self._fields:
-            part = block.field_columns(name, start, stop)
+            part = columns_of(name, block.arrays[name], start, stop)
             if name in self._stacks:
                 yield from self._encode_stack(part, self._stacks[name])
             else:
@@ -51,7 +51,7 @@ class ColumnCodec:
         """Write what `encode` returned into the columns `[start, stop)`. Raises WireError if it doesn't fit."""
         reader = _Reader(content)
         for name in self._fields:
-            part = block.field_columns(name, start, stop)
+            part = columns_of(name, block.arrays[name], start, stop)
             if name in self._stacks:
                 self._decode_stack(reader, part, self._stacks[name])
             else:

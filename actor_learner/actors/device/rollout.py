@@ -19,7 +19,7 @@ from actor_learner.learner.jax.compiled import AXIS
 from actor_learner.spaces.jax_env import JaxEnv
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.structure import MASK_KEY, Leaf
-from actor_learner.spaces.trajectory import FINAL, STATE
+from actor_learner.spaces.trajectory import BY_COLUMN
 from actor_learner.system.types import Tensor
 
 CHECKED = ("observation", "reward", "behaviour_log_prob", MASK_KEY)
@@ -186,13 +186,13 @@ class Rollout:
         )
         for leaf, values, end, ends in observations:
             found[leaf.name] = jnp.concatenate([values, end[None]])
-            found[FINAL + leaf.name] = ends[jnp.minimum(last, len(ends) - 1), columns]
+            found[f"final_{leaf.name}"] = ends[jnp.minimum(last, len(ends) - 1), columns]
             fine += [_is_fine(leaf, found[leaf.name]), _is_fine(leaf, ends)]
         for leaf, values in zip(self._spaces.action.leaves, found.pop("action"), strict=True):
             found[leaf.name] = values.astype(leaf.dtype)
         found["start"] = jnp.concatenate([found["start"], after.start[None]])
         found["final_row"] = cut.row[jnp.minimum(last, len(cut.row) - 1), columns]
-        found |= {f"{STATE}{number}": leaf for number, leaf in enumerate(before.memory)}
+        found |= {f"initial_state/{number}": leaf for number, leaf in enumerate(before.memory)}
         found["truncation_value"] = self._truncation_values(weights, cut)
         masks = jnp.bool_(True)
         if MASK_KEY in found:
@@ -344,5 +344,5 @@ def placement(path: Any, leaf: Any) -> PartitionSpec:
     if path[0].idx == 0:
         return PartitionSpec() if path[1].name == "key" else PartitionSpec(AXIS)
     name = path[1].key
-    by_column = name in ("fine", "cuts") or name.startswith((FINAL, STATE))
+    by_column = name in ("fine", "cuts") or name.partition("/")[0] in BY_COLUMN
     return PartitionSpec(AXIS) if by_column else PartitionSpec(None, AXIS)

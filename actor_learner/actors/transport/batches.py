@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actor_learner.actors.transport.shared_memory import ALIGNMENT, Arena, align
-from actor_learner.spaces.trajectory import FINAL, STATE, Fields, Trajectory, TrajectorySpec
+from actor_learner.spaces.trajectory import Fields, Trajectory, TrajectorySpec, by_field, columns_of
 from actor_learner.system.types import Array
 
 EPISODE_RETURN, EPISODE_LENGTH, EPISODE_INFO = "episode_return", "episode_length", "episode/"
@@ -122,23 +122,10 @@ class Block:
         """The blocks of each policy: there is one."""
         return (self,)
 
-    def field_columns(self, name: str, start: int, stop: int) -> Array:
-        """Return a view on the columns `[start, stop)` of one field."""
-        array = self.arrays[name]
-        has_rows = array.ndim > 1 and not name.startswith((FINAL, STATE))
-        return array[:, start:stop] if has_rows else array[start:stop]
-
     def columns(self, start: int, stop: int) -> ActorColumns:
-        views, spec = {name: self.field_columns(name, start, stop) for name in self.arrays}, self.layout.spec
-        return ActorColumns(
-            observation=tuple(views.pop(name) for name in spec.observation),
-            action=tuple(views.pop(name) for name in spec.action),
-            action_mask=views.pop("action_mask", None),
-            final_observation=tuple(views.pop(FINAL + name) for name in spec.observation),
-            initial_state=tuple(views.pop(f"{STATE}{index}") for index in range(len(spec.state_shapes))),
-            episode_info={key: views.pop(EPISODE_INFO + key) for key in self.layout.info_keys},
-            **views,
-        )
+        views = {name: columns_of(name, array, start, stop) for name, array in self.arrays.items()}
+        info = {key: views.pop(EPISODE_INFO + key) for key in self.layout.info_keys}
+        return ActorColumns(episode_info=info, **{"action_mask": None, "initial_state": (), **by_field(views)})
 
     def erase(self, start: int = 0, stop: int | None = None) -> None:
         """Mark every row of the columns `[start, stop)` as unwritten, before they are assigned."""
