@@ -106,9 +106,7 @@ def _check_optimizer(config: TrainConfig) -> None:
 
 
 def start_actors(config: TrainConfig, start: Start) -> ActorPool:
-    """Start the actors of a run. Those of a resumed run act where it chose, and don't play its first episodes again."""
-    if config.acting == "auto" and start.acting is not None and config.ray_address is None:
-        config = config.replace(acting=start.acting)
+    """Start the actors of a run. Those of a resumed run don't play its first episodes again."""
 
     def network_maker(config: TrainConfig, checkpoint: Path | None) -> Callable[[Space[Any], Space[Any]], keras.Model]:
         def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:

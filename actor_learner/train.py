@@ -148,13 +148,11 @@ class _Run:
         """Call the callbacks, then record the update, end the epoch and write a checkpoint where each is due."""
         recorder, callbacks, undone = self.recorder, self.callbacks, "undone" in metrics
         if not undone and not self.start.confirmed:
-            measured = {"acting": self.actors.acting.to_json()} if self.actors.acting.reason else {}
             self.start.confirm(
                 learned=metrics.get("gradient_steps", 1) > 0,
                 xla=self.learner.compiled_with_xla,
                 updates_per_epoch=self.updates_per_epoch,
                 action_masks=self.actors.uses_masks,
-                **measured,
             )
         try:
             callbacks.update_ended(metrics)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
-import functools
 import importlib
 import inspect
 import logging
@@ -23,7 +22,6 @@ from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.cluster.group import ClusterActors
 from actor_learner.actors.group import ActorError, ActorGroup, HostStatus, Plan, Restart, Schedule
 from actor_learner.actors.local import LocalActors
-from actor_learner.actors.place_of_acting import Acting, place_acting
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.scheduling import FreeRunning, LockStep
 from actor_learner.actors.transport.batches import AnyBlock, BlockLayout
@@ -143,7 +141,7 @@ class ActorPool:
             learner's outcome from 0 to 1.
         timings: Fractions of the actors' time in the last batch: "env", "acting", "other", "waiting".
         exported: The policy that the actors got, with the first weights.
-        acting: The `place` where the policy runs, "actors" or "device", and for "auto" the measured seconds.
+        acting: The place where the policy runs, "actors" or "device".
         layout: The fields of a batch.
         unrolls: Seconds that each actor spent on the last batch: `env`, `acting`, `other`, `waiting` before it, and
             the time when it `ended`, by `time.perf_counter`.
@@ -228,8 +226,7 @@ class ActorPool:
             max_restarts: Largest number of actors that are replaced because they died, hung or failed; the next failure
                 ends the pool. Three failures in a row without a finished unroll end it in any case.
             acting: "actors": each actor runs the policy on its core. "device": `device` runs it, in one call for half
-                of the environments. The latter suits networks that are too large for a core. "auto" measures both at
-                the start and keeps the faster.
+                of the environments. The latter suits networks that are too large for a core.
             device: "auto" (a GPU if the backend sees one), "cpu" or "gpu".
             devices: The number of devices that share environments in JAX, as they share the learner's updates.
             ray_address: Ray cluster whose machines run the actors, with this one: "auto" or "host:port". None: only
@@ -326,16 +323,9 @@ class ActorPool:
         with backend.device(backend.resolve_device(settings.device)):
             for name, part in parts.items():
                 exported[name] = _export(networks[name], part, max(counts) * shares[name] // of_game)
-            if self._has_several:
-                self.acting = Acting("actors")
-            else:
-                make_step = functools.partial(_device_step, networks[ONLY_POLICY], parts[ONLY_POLICY], settings.device)
-                if self._group.acts_on_device:
-                    self.acting, step = Acting("device"), make_step()
-                else:
-                    self.acting, step = place_acting(settings, exported[ONLY_POLICY], counts, make_step)
-        if self.acting.reason:
-            _logger.info("acting=auto: %s (%s)", self.acting.place, self.acting.reason)
+            self.acting = "device" if self._group.acts_on_device else settings.acting
+            if self.acting == "device":
+                step = _device_step(networks[ONLY_POLICY], parts[ONLY_POLICY], settings.device)
         of_plan = ExportedTeam(exported) if self._has_several else exported[ONLY_POLICY]
         plan = Plan.of(settings, spaces, of_plan, counts, step)
         self._exported = of_plan

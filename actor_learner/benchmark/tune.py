@@ -97,8 +97,6 @@ def tune(
         RuntimeError: an environment or a measuring process failed.
     """
     _check(config, budget, allow, most_actors)
-    if config.acting == "auto":  # both places are measured
-        config = config.replace(acting="actors")
     started = time.monotonic()
     before = setting_of(config)
     found = candidates(

@@ -15,7 +15,7 @@ from actor_learner.system.installation import install_command
 DEVICES = ("auto", "cpu", "gpu")
 """The devices that a learner computes on."""
 ACTING = ("actors", "device")
-"""The places where the policy runs: in the actors, or on the learner's device; "auto" chooses one of them."""
+"""The places where the policy runs: in the actors, or on the learner's device."""
 
 DEFAULT_ENVS_PER_ACTOR = 8
 _RAY = "actor-learner[ray]"

@@ -215,8 +215,7 @@ class PoolSettings:
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
             on weights at most n versions old (see `ActorPool`).
         acting: "actors": each actor runs the policy on its core; "device": the learner's device runs it, in one call
-            for half of the environments. The latter suits networks that are too large for a core. "auto" measures both
-            at the start and keeps the faster.
+            for half of the environments. The latter suits networks that are too large for a core.
         ray_address: Ray cluster whose machines run the actors, with this one: "auto" or "host:port"; None: only this
             machine.
         actors_per_host: actors on each machine of the cluster; None: one for each of its free CPUs.
@@ -273,7 +272,7 @@ class PoolSettings:
         "actors",
         help="0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely",
     )
-    acting: Literal["actors", "device", "auto"] = choice((*ACTING, "auto"), "actors", effect="none")
+    acting: Literal["actors", "device"] = choice(ACTING, "actors", effect="none")
     ray_address: str | None = setting(
         None, "actors", check=check_address, effect="none", owner="cluster", alias="--ray"
     )

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from actor_learner.config.config import RECORDED, TrainConfig
-from actor_learner.config.pool_checks import ACTING, DEFAULT_ENVS_PER_ACTOR
+from actor_learner.config.pool_checks import DEFAULT_ENVS_PER_ACTOR
 from actor_learner.config.references import marked_name
 from actor_learner.config.settings import names_of
 from actor_learner.system.machine import available_cores
@@ -69,13 +69,6 @@ class RecordedConfig(dict[str, Any]):
         """The settings that the run chose by rule, such as `updates_per_epoch`."""
         chosen = self.get("chosen")
         return dict(chosen) if isinstance(chosen, Mapping) else {}
-
-    @property
-    def acting_place(self) -> str | None:
-        """The place that `acting="auto"` chose; None if there was no choice."""
-        acting = self.chosen.get("acting")
-        place = acting.get("place") if isinstance(acting, Mapping) else None
-        return place if place in ACTING else None
 
     @property
     def finished_steps(self) -> int:

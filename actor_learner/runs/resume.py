@@ -48,7 +48,6 @@ class Start:
     damages: tuple[DamagedError, ...] = ()  # of newer checkpoints
     finished: bool = False  # the run has taken all its steps
     updates_per_epoch: int | None = None  # as chosen when the run began; None: not chosen yet
-    acting: str | None = None  # the place that the run's `acting="auto"` chose
     resumed: bool = False  # the run existed before
     confirmed: bool = False  # this process has learned something
 
@@ -145,7 +144,7 @@ def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
         )
     chosen = recorded.integer("chosen", "updates_per_epoch")
     per_epoch = chosen if chosen and chosen > 0 else None
-    return Start(run, checkpoint, state, tuple(damages), finished, per_epoch, recorded.acting_place, resumed=True)
+    return Start(run, checkpoint, state, tuple(damages), finished, per_epoch, resumed=True)
 
 
 def with_own_lag(config: TrainConfig) -> TrainConfig:

@@ -20,7 +20,9 @@ MEMORIES = ("lstm", "gru", "attention")
 HEADS = 4  # of attention
 HINDSIGHT = ("future", "final", "episode")
 
-REMOVED: dict[tuple[str, str], str] = {}
+REMOVED: dict[tuple[str, str], str] = {
+    ("acting", "auto"): "'actors' or 'device' (`actor-learner benchmark ENV --compare-devices cpu gpu` compares them)",
+}
 """(field, value that an earlier version took) -> what replaces it, to follow the word "use"."""
 
 

@@ -12,15 +12,10 @@ import keras
 import numpy as np
 import pytest
 
-import actor_learner as al
-from actor_learner.actors import place_of_acting
 from actor_learner.actors.device_acting import ActingError, SharedStep
-from actor_learner.actors.place_of_acting import place_acting
 from actor_learner.actors.pool import ActorPool
-from actor_learner.config.settings import PoolSettings
 from actor_learner.learner.acting import DeviceStep
 from actor_learner.networks import default
-from actor_learner.runs.directory import RunDirectory, read_config, record_choices
 from tests.support.counting_env import CountingEnv
 from tests.support.processes import patience
 
@@ -162,56 +157,3 @@ def test_closing_does_not_wait_for_the_device(monkeypatch):
         pool.close()
     finally:
         answers.set()
-
-
-@pytest.fixture(scope="module")
-def exported():
-    with make_pool(CountingEnv, network_for(CountingEnv), num_actors=0) as pool:
-        return pool.exported
-
-
-@pytest.mark.parametrize(("in_actors", "place"), [(2.0, "device"), (1.0, "actors")])
-def test_auto_takes_the_place_where_all_environments_take_less_time(exported, in_actors, place, monkeypatch):
-    times = iter([1.5, 1.5, in_actors])  # of the two parts on the device; of one of two actors on a core
-
-    def takes(call):
-        call()
-        return next(times)
-
-    monkeypatch.setattr(place_of_acting, "_median_seconds", takes)
-    monkeypatch.setattr(place_of_acting, "available_cores", lambda: 2)
-    network = network_for(CountingEnv)
-    step = DeviceStep(network, exported.spaces(), "cpu")
-    acting, chosen = place_acting(PoolSettings(acting="auto", num_actors=4), exported, [2] * 4, lambda: step)
-    assert acting[:1] + acting[2:] == (place, 2 * in_actors, 3.0)
-    assert chosen is (step if place == "device" else None)
-
-
-def test_auto_leaves_acting_to_the_actors_where_the_device_cannot(exported):
-    def fails():
-        raise MemoryError("the GPU is full")
-
-    acting, step = place_acting(PoolSettings(acting="auto", num_actors=1), exported, [2], fails)
-    assert acting == ("actors", "the device can't act: MemoryError: the GPU is full", None, None)
-    assert step is None
-
-
-class Seen(keras.callbacks.Callback):
-    def on_train_begin(self, logs=None):
-        self.acting = self.params["actors"].acting
-
-
-def test_a_run_records_the_place_that_auto_chose_and_keeps_it_when_resumed(tmp_path):
-    sizes = {"num_actors": 0, "num_envs": 2, "unroll_length": 8, "hidden_sizes": (4,), "algorithm": al.A2C()}
-    options = {"acting": "auto", "run_dir": tmp_path / "run", "tensorboard": False, "quiet": True}
-    config = al.TrainConfig(env="CartPole-v1", total_steps=16, **sizes, **options)
-    al.train(config)
-    chosen = read_config(config.run_dir).chosen["acting"]
-    assert (chosen["place"] == "device") == (chosen["seconds_on_device"] < chosen["seconds_in_actors"])
-    assert f"acting=auto: {chosen['place']} (" in (tmp_path / "run/logs/run.log").read_text()
-    other = {**chosen, "place": "actors" if chosen["place"] == "device" else "device"}
-    record_choices(RunDirectory(config.run_dir), acting=other)
-    seen = Seen()
-    al.train(config.replace(total_steps=32, callbacks=[seen]), resume=True)
-    assert seen.acting == (other["place"], "", None, None)
-    assert read_config(config.run_dir).chosen["acting"] == other
