@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.pool import ActorPool, PoolPolicy
 from actor_learner.config.config import TrainConfig
-from actor_learner.config.pool_checks import check_listens, check_tf32
+from actor_learner.config.pool_checks import check_listens, check_memory, check_tf32
 from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.goals import goal_environment

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 import numpy as np
 
 from actor_learner.actors.actor import make_startups
-from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.cluster.group import ClusterActors
 from actor_learner.actors.group import ActorError, ActorGroup, HostStatus, Plan, Restart, Schedule
 from actor_learner.actors.local import LocalActors
@@ -28,7 +27,7 @@ from actor_learner.actors.transport.batches import AnyBlock, BlockLayout
 from actor_learner.actors.transport.messages import Done
 from actor_learner.actors.transport.weights import check_finite
 from actor_learner.config.policies import rule_of, seed_of
-from actor_learner.config.pool_checks import check_info_keys, first_envs
+from actor_learner.config.pool_checks import check_info_keys, check_memory, first_envs
 from actor_learner.config.self_play import RESULT_KEYS, SelfPlay
 from actor_learner.config.settings import OF_PROCESSES, PoolSettings, names_of, on_device
 from actor_learner.environments.calls import make_call

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from actor_learner.actors.capacity import check_memory
 from actor_learner.benchmark.trial_worker import MeasuringProcess, Setting, Throughput
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import config_toml
+from actor_learner.config.pool_checks import check_memory
 from actor_learner.config.references import callable_marks
 from actor_learner.system.fields import check_count, check_seconds, refusal
 from actor_learner.system.machine import available_cores, learner_cores

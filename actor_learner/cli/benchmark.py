@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     if "env" in arguments and _is_run(arguments.env):
         return _run_of_directory(arguments)
     _check(arguments)
-    from actor_learner.actors.capacity import check_memory
+    from actor_learner.config.pool_checks import check_memory
     from actor_learner.environments.factory import resolve_env
 
     configs = _configs(arguments)

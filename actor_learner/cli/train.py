@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print where the run is and what to type next."""
-    from actor_learner.actors.capacity import check_memory
+    from actor_learner.config.pool_checks import check_memory
     from actor_learner.environments.factory import resolve_env
     from actor_learner.runs.directory import check_run_dir, with_init_commit
 

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print the result and write the config file."""
     from rich.console import Console
 
-    from actor_learner.actors.capacity import check_memory
+    from actor_learner.config.pool_checks import check_memory
     from actor_learner.environments.factory import resolve_env
 
     config = train_config(arguments)

@@ -11,12 +11,15 @@ from typing import Any
 
 from actor_learner.system.fields import refusal
 from actor_learner.system.installation import install_command
+from actor_learner.system.machine import require_memory
 
 DEVICES = ("auto", "cpu", "gpu")
 """The devices that a learner computes on."""
 ACTING = ("actors", "device")
 """The places where the policy runs: in the actors, or on the learner's device."""
 
+MIN_ACTOR_BYTES = 20_000_000
+"""Bytes that an actor needs at least; 24 MB with one CartPole-v1 environment (scripts/measure actor --envs 1)."""
 DEFAULT_ENVS_PER_ACTOR = 8
 _RAY = "actor-learner[ray]"
 _OLDEST_RAY = (2, 55)
@@ -58,6 +61,12 @@ def env_counts(num_actors: int, envs_per_actor: int | None, num_envs: int | None
     if text:
         warnings.warn(f"{text}. Received: {received}", UserWarning, stacklevel=5)
     return tuple(num_envs // actors + (actor < num_envs % actors) for actor in range(actors))
+
+
+def check_memory(num_actors: int) -> None:
+    """Raise MemoryError if so many actors can't fit into memory, however small they are."""
+    what = f"So many actors, of at least {MIN_ACTOR_BYTES / 1e6:.0f} MB each, don't fit"
+    require_memory(what, num_actors * MIN_ACTOR_BYTES, f"num_actors={num_actors}", "lower `num_actors`")
 
 
 def first_envs(env_counts: Sequence[int]) -> list[int]:

@@ -21,8 +21,6 @@ from actor_learner.system.machine import allowed_cores, busy_seconds, cpu_pressu
 _MAX_SHARE = 0.005
 """The most CPU time that measuring may take. The kernel walks the page tables, about 8 ms for each GB."""
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PROPORTIONAL = ("Pss", "SwapPss")
-_PRIVATE = ("Private_Dirty", "SwapPss")
 
 
 _OUT_OF_MEMORY = re.compile(
@@ -146,16 +144,17 @@ def release(array: Any) -> None:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
 
 
-def measure(actors: Mapping[int, int], counted: Collection[str] = _PROPORTIONAL) -> Usage:
+def measure(actors: Mapping[int, int]) -> Usage:
     """Measure this process's tree.
 
     actors: process id of each actor. Its processes are those in its group, in its session or below it, so that a
         simulator counts although its own parent has ended.
-    counted: fields of `smaps_rollup` to sum. Without /proc (macOS), `ps` is used, and shared memory counts in full in
-        each process. Raises OSError if the processes can't be read.
+
+    Without /proc (macOS), `ps` is used, and shared memory counts in full in each process. Raises OSError if the
+    processes can't be read.
     """
     proc = machine.ROOT / "proc"
-    table = dict(_processes_by_proc(proc, counted) if (proc / "self/stat").exists() else _processes_by_ps())
+    table = dict(_processes_by_proc(proc) if (proc / "self/stat").exists() else _processes_by_ps())
     numbers = {pid: actor for actor, pid in actors.items()}
     sizes: dict[int | None, int] = dict.fromkeys([None, *actors], 0)
     cpu_seconds = {}
@@ -166,11 +165,6 @@ def measure(actors: Mapping[int, int], counted: Collection[str] = _PROPORTIONAL)
             sizes[owner] += process.size()
             cpu_seconds[owner, pid] = process.cpu_seconds
     return Usage(sizes[None], {actor: sizes[actor] for actor in actors}, cpu_seconds)
-
-
-def own_memory(pid: int) -> int:
-    """Return the private bytes of an actor's process and its children: without batches and files that actors share."""
-    return measure({0: pid}, counted=_PRIVATE).actors[0]
 
 
 class _Process(NamedTuple):
@@ -197,13 +191,13 @@ def _owner_of(pid: int, table: Mapping[int, _Process], actors: Collection[int]) 
     return None
 
 
-def _processes_by_proc(proc: Path, counted: Collection[str]) -> Iterator[tuple[int, _Process]]:
+def _processes_by_proc(proc: Path) -> Iterator[tuple[int, _Process]]:
     for name in os.listdir(proc):
         if name.isdigit() and (line := _read(f"{proc}/{name}/stat")):
             fields = line.rpartition(")")[2].split()  # after the name, which may hold anything
             parent, group, session = map(int, fields[1:4])
             seconds = sum(map(int, fields[11:13])) / _TICKS  # user and system time of all threads
-            size = functools.partial(_process_bytes, f"{proc}/{name}", counted)
+            size = functools.partial(_process_bytes, f"{proc}/{name}")
             yield int(name), _Process(parent, group, session, seconds, size)
 
 
@@ -225,10 +219,12 @@ def _parse_ps_time(text: str) -> float:
     return 86400 * int(days or 0) + sum(float(part) * 60.0**power for power, part in enumerate(parts))
 
 
-def _process_bytes(folder: str, counted: Collection[str]) -> int:
-    """Return the counted bytes of a process, or its resident and swapped ones."""
+def _process_bytes(folder: str) -> int:
+    """Return the bytes of a process, of which shared ones count in part, or its resident and swapped ones."""
     # smaps_rollup needs Linux 4.14 and the right to trace the process, which a set-user-id program denies.
-    fields = _read_fields(f"{folder}/smaps_rollup", counted) or _read_fields(f"{folder}/status", ("VmRSS", "VmSwap"))
+    fields = _read_fields(f"{folder}/smaps_rollup", ("Pss", "SwapPss")) or _read_fields(
+        f"{folder}/status", ("VmRSS", "VmSwap")
+    )
     return 1024 * sum(fields.values())
 
 

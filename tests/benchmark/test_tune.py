@@ -148,7 +148,7 @@ def test_a_rate_is_that_of_all_rounds():
 
 
 def test_what_can_not_be_measured_is_left_out(monkeypatch):
-    monkeypatch.setattr("actor_learner.actors.capacity.available_memory", lambda: 50_000_000)
+    monkeypatch.setattr("actor_learner.system.machine.available_memory", lambda: 50_000_000)
     small, large = Setting(2, 2, 8, 0, 1), Setting(4, 1, 8, 0, 1)
     search = tune.Search(Path("config.toml"), [small, large], 0.0, lambda stage, detail: None)
     assert search.trials[small].failure is None

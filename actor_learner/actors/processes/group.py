@@ -17,7 +17,6 @@ from typing import Any
 
 from actor_learner.actors.actor import Startup
 from actor_learner.actors.arena_actors import ArenaActors, late_error
-from actor_learner.actors.capacity import check_rest, starts_with_one
 from actor_learner.actors.device_acting import ActingError, ActingThread, SharedStep
 from actor_learner.actors.group import ActorError, Plan, Restart, Schedule
 from actor_learner.actors.processes.heartbeats import Heartbeats
@@ -58,10 +57,9 @@ class ProcessActors(ArenaActors):
         """
         _warn_of_crowding(len(startups))
         super().__init__(startups, settings, logs_dir, memory, condition)
-        self._factory, self._first = factory, startups[0].actor
+        self._factory = factory
         self._restarts = RestartPolicy(settings)
         self._heartbeats = Heartbeats(settings)
-        self._measures_first = starts_with_one(len(startups))
         self._starting: set[int] = set()
         self._ready: set[int] = set()
         # The ends of actors whose successors aren't ready yet: how, when, and the successor's incarnation.
@@ -122,16 +120,6 @@ class ProcessActors(ArenaActors):
         self._ready.add(actor)
         if self._has_begun:
             self._begin(actor)
-
-    def may_start(self, actor: int) -> bool:
-        """Start all actors at once, unless memory might not suffice: then the first one shows its size."""
-        if not self._measures_first or actor == self._first:
-            return True
-        if self._first not in self._ready:
-            return False
-        check_rest(len(self._startups), self._supervisor.process_ids()[self._first])
-        self._measures_first = False
-        return True
 
     def judge_end(self, end: ActorEnd) -> Exception | None:
         """Judge the end of a process. None: another one takes its place; else all actors end with this error."""

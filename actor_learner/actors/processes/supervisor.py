@@ -8,7 +8,6 @@ import os
 import selectors
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,12 +139,11 @@ class Supervisor:
     def _run(self) -> None:
         try:
             self._reaper = OrphanReaper()
-            waiting = deque(self._logs)
+            for number in self._logs:
+                self._start_actor(number)
+            self._started.set()
             last = time.monotonic()
             while not self._closing:
-                while waiting and self._may_start(waiting[0]):
-                    self._start_actor(waiting.popleft())
-                self._started.set()
                 self._turn(self._tick_seconds)
                 self._start_missing()
                 if (elapsed := time.monotonic() - last) >= self._tick_seconds:
@@ -161,10 +159,6 @@ class Supervisor:
         with self.condition:
             self.error = self.error or error
             self._closing = True
-
-    def _may_start(self, number: int) -> bool:
-        with self.condition:
-            return not self._closing and self._owner.may_start(number)
 
     def _start_actor(self, number: int) -> None:
         if self._closing:
