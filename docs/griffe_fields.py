@@ -1,4 +1,4 @@
-"""A griffe extension: dataclass fields of the reference show their defaults and help, as `--help` does."""
+"""A griffe extension: fields and arguments of the reference show their defaults and help, as `--help` does."""
 
 from __future__ import annotations
 
@@ -27,13 +27,27 @@ class Fields(griffe.Extension):
         for member in parent.members.values():
             if member.is_alias or not isinstance(member, (griffe.Module, griffe.Class)):
                 continue
-            if isinstance(member, griffe.Class) and "dataclass" in member.labels and member.name in self._shown:
-                _describe_fields(member)
+            if isinstance(member, griffe.Class) and member.name in self._shown:
+                if "dataclass" in member.labels:
+                    _describe_fields(member)
+                else:
+                    _describe_arguments(member)
             self._describe(member)
 
 
+def _running(documented: griffe.Class) -> Any:
+    return getattr(importlib.import_module(documented.module.path), documented.name)
+
+
+def _describe_arguments(documented: griffe.Class) -> None:
+    """Give `__init__` the text that it has when it runs, with those of settings."""
+    init = documented.members.get("__init__")
+    if init is not None and init.docstring is not None:
+        init.docstring.value = inspect.cleandoc(_running(documented).__init__.__doc__)
+
+
 def _describe_fields(documented: griffe.Class) -> None:
-    running = getattr(importlib.import_module(documented.module.path), documented.name)
+    running = _running(documented)
     if documented.docstring is not None:
         documented.docstring.value = inspect.cleandoc(running.__doc__)  # with the fields of its base classes
     parameters = documented["__init__"].parameters

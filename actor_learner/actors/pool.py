@@ -29,7 +29,7 @@ from actor_learner.actors.transport.weights import check_finite
 from actor_learner.config.policies import rule_of, seed_of
 from actor_learner.config.pool_checks import check_info_keys, check_memory, first_envs
 from actor_learner.config.self_play import RESULT_KEYS, SelfPlay
-from actor_learner.config.settings import OF_PROCESSES, PoolSettings, names_of, on_device
+from actor_learner.config.settings import OF_PROCESSES, PoolSettings, names_of, on_device, with_texts_of
 from actor_learner.environments.calls import make_call
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.self_play import Seats
@@ -147,7 +147,8 @@ class ActorPool:
         restarts: Actors that were replaced while the last batch was collected, with the causes.
     """
 
-    def __init__(
+    @with_texts_of(PoolSettings)
+    def __init__(  # noqa: D417  the decorator adds the others
         self,
         env: str | Callable[..., Any] | EnvFactory,
         network: Any = None,
@@ -191,48 +192,9 @@ class ActorPool:
                 (`gymnax:Id`, `jax:module:name`), which the learner's device steps: then `num_envs` is the one size.
             network: Keras model by the network contract, a callable that builds one from the spaces, or None
                 for the default network. Actors get an exported copy of it. With `policies`: a dict of these by name.
-            env_kwargs: Keyword arguments of each environment.
-            vectorization: "auto" uses the id's own vector environment if it has one; "sync" steps the environments of
-                an actor one after the other, and those in JAX in actors.
-            wrappers: Gymnasium wrappers around each environment, the last one outermost: "module:Class", or callables
-                that take an environment. The id's own vector environment isn't used then.
-            wrapper_kwargs: Keyword arguments of the wrappers, by class name, or a dict for each.
-            num_actors: Number of actor processes; 0 steps the environments in this process, for debuggers.
-            envs_per_actor: Environments of each actor; None: 8, or its share of `num_envs`.
-            num_envs: Environments of all actors together, split as evenly as possible (equally with `max_policy_lag`
-                above 1); None: `envs_per_actor` for each actor.
-            unroll_length: Env steps of each environment in a batch (T).
-            max_policy_lag: 0: actors wait for new weights; 1: they collect while the learner learns; n > 1: they
-                never wait for each other, and batches are at most n versions old.
-            seed: Seed of environments, actions and the default network.
-            info_keys: Numeric entries of an episode's last `info` to report in `episodes`.
-            autoreset_mode: The autoreset mode of a vector environment that doesn't declare one.
-            terminal_observations: True: trajectories keep the last observation of terminated episodes, too, as a
-                replay buffer with hindsight needs it.
-            envs_see_gpu: True: environments may use the GPU. By default the actors' processes hide it, by the variables
-                CUDA_VISIBLE_DEVICES and JAX_PLATFORMS, because libraries keep a part of its memory in each process.
-            self_play: `SelfPlay(...)`, for games of several agents: the learner has one seat of each game, and its
-                rows are its decisions. `set_opponents` says which frozen versions play the other seats.
-            centralized_value: For Parallel games of several agents: observations are {"observation": the agent's own,
-                "agent": its number, "state": the game's `state()`}, of which the last two are for the value alone.
-            policies: The names of several policies that play the agents of Parallel games, or a dict by name.
-            policy_of: {pattern of agents' names: policy}, the first match counts, or a callable agent -> policy.
-            logs_dir: Folder for `actor-N.log`, the output of each actor.
-            start_timeout: Seconds for actors to make and reset their environments.
-            actor_timeout: Seconds without a sign of life (an env step begun or done) after which an actor counts as
-                hung and is replaced. A slow actor is not replaced.
-            on_env_error: After an exception in an environment, "restart" replaces the actor, "raise" ends the pool.
-            max_restarts: Largest number of actors that are replaced because they died, hung or failed; the next failure
-                ends the pool. Three failures in a row without a finished unroll end it in any case.
-            acting: "actors": each actor runs the policy on its core. "device": `device` runs it, in one call for half
-                of the environments. The latter suits networks that are too large for a core.
-            device: "auto" (a GPU if the backend sees one), "cpu" or "gpu".
-            devices: The number of devices that share environments in JAX, as they share the learner's updates.
-            ray_address: Ray cluster whose machines run the actors, with this one: "auto" or "host:port". None: only
-                this machine.
-            actors_per_host: Actors on each machine of the cluster; None: one for each of its free CPUs.
-            ray_wait: Seconds to wait for a free CPU for each actor, before the pool refuses; None: start at once.
-            group: Another kind of actors in place of processes, for tests and for embedding. It must have `num_actors`
+            env_kwargs: keyword arguments of each environment.
+            logs_dir: folder for `actor-N.log`, the output of each actor.
+            group: another kind of actors in place of processes, for tests and for embedding. It must have `num_actors`
                 actors, and the pool closes it. See `actor_learner.actors.group.ActorGroup`.
 
         Raises:

@@ -19,7 +19,7 @@ ACTING = ("actors", "device")
 """The places where the policy runs: in the actors, or on the learner's device."""
 
 MIN_ACTOR_BYTES = 20_000_000
-"""Bytes that an actor needs at least; 24 MB with one CartPole-v1 environment (scripts/measure actor --envs 1)."""
+"""Bytes that an actor needs at least; 24 MB with one CartPole-v1 environment."""
 DEFAULT_ENVS_PER_ACTOR = 8
 _RAY = "actor-learner[ray]"
 _OLDEST_RAY = (2, 55)

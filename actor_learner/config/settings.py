@@ -20,6 +20,7 @@ from actor_learner.system import fields as checks
 from actor_learner.system.fields import refusal
 
 T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MAX_INTEGER = 2**53  # a float, the type of metrics, holds every integer up to this one
 
@@ -89,6 +90,18 @@ def with_help(cls: type[T]) -> type[T]:
     inherited = "".join(other[0] for other in others if other[1] not in dict(texts))
     cls.__doc__ = (cls.__doc__ or "").replace("Attributes:\n", f"Attributes:\n{inherited}", 1)
     return cls
+
+
+def with_texts_of(settings: type[Any]) -> Callable[[Function], Function]:
+    """Return a decorator that adds the texts of settings to the "Args" of a function that takes them as arguments."""
+    texts = re.findall(r"^    \w+: .+\n(?: {8}.+\n)*", f"{inspect.getdoc(settings)}\n", re.MULTILINE)
+
+    def decorate(function: Function) -> Function:
+        text = inspect.getdoc(function) or ""
+        function.__doc__ = text.replace("\n\nRaises:", f"\n{''.join(texts)}\nRaises:", 1)
+        return function
+
+    return decorate
 
 
 OF_PROCESSES = (
@@ -185,7 +198,7 @@ class PoolSettings:
 
     Attributes:
         vectorization: "auto" uses the id's own vector environment if it has one; "sync" steps the environments of an
-            actor one after the other.
+            actor one after the other, and those in JAX in actors.
         wrappers: Gymnasium wrappers around each environment, in this order, the last one outermost: "module:Class", or
             callables that take an environment. They are inside of the record of episodes. The id's own vector
             environment isn't used then.
@@ -193,15 +206,17 @@ class PoolSettings:
             (in Python) a dict for each wrapper.
         autoreset_mode: autoreset mode of a vector environment that doesn't declare one: "next_step", "same_step" or
             "disabled".
-        info_keys: entries of the last step's `info` to report, as the metrics `episode/<key>`.
+        info_keys: numeric entries of the last step's `info` to report: in `ActorPool.episodes`, and as the metrics
+            `episode/<key>`.
         self_play: `SelfPlay(...)`, for games of several agents in PettingZoo's interfaces: the learner has one seat of
             each game, and frozen versions of its policy play the others. At a shell: size=8,every=20,rule=pfsp, or
             nothing for the defaults. None: no self-play.
         centralized_value: for Parallel games of several agents (PettingZoo's interface): the value sees the game's
             `state()` and the agent's number beside its observation, as in MAPPO. The policy doesn't, and is saved
-            without the value.
+            without the value. Observations are {"observation": the agent's own, "agent": its number, "state": ...}.
         policies: several policies that play the agents of Parallel games: {name: PolicyConfig(...)}. At a shell: a TOML
-            file with a table of settings for each, of which `agents` names the agents that it plays. None: one policy.
+            file with a table of settings for each, of which `agents` names the agents that it plays. A pool also takes
+            their names alone. None: one policy.
         policy_of: which policy plays which agent: {pattern of agents' names: policy}, of which the first match counts,
             or a callable agent -> policy; None: by the policies' `agents`.
         terminal_observations: keep the last observation of terminated episodes in trajectories, too, as a replay buffer
@@ -210,7 +225,8 @@ class PoolSettings:
             keep a part of its memory in each process.
         num_actors: number of actor processes; 0 steps the environments in this process, for debuggers.
         envs_per_actor: environments of each actor; None: 8, or its share of `num_envs`.
-        num_envs: environments of all actors together, split as evenly as possible; None: `envs_per_actor` for each.
+        num_envs: environments of all actors together, split as evenly as possible (equally with `max_policy_lag` above
+            1); None: `envs_per_actor` for each.
         unroll_length: env steps of each environment in a batch; T in `[T, B]`.
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
             on weights at most n versions old (see `ActorPool`).
@@ -222,10 +238,13 @@ class PoolSettings:
         ray_wait: seconds to wait for a free CPU for each actor, before the run refuses; None: start at once.
         seed: seed of environments, actions and the default network.
         device: "auto" uses a GPU if the backend sees one; "gpu" requires one; "cpu".
-        devices: GPUs that share each update, each with a part of the batch's columns; above 1 only on JAX.
+        devices: GPUs that share each update, and environments in JAX, each with a part of the batch's columns; above 1
+            only on JAX.
         on_env_error: after an exception in an environment, "restart" replaces its actor, and "raise" ends the run.
-        max_restarts: largest number of replaced actors in a run; the next failure ends the run with its cause.
-        actor_timeout: seconds without a sign of life until an actor is replaced; must be longer than any env step.
+        max_restarts: largest number of replaced actors in a run; the next failure ends the run with its cause. Three
+            failures of an actor in a row, without a finished unroll between, end it in any case.
+        actor_timeout: seconds without a sign of life (an env step begun or done) until an actor is replaced; must be
+            longer than any env step.
         start_timeout: seconds for an actor to start, and to make and reset its environments.
     """
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import gc
+import inspect
 import os
 import random
 import resource
@@ -25,6 +26,7 @@ import actor_learner as al
 from actor_learner.actors.actor import NICENESS
 from actor_learner.actors.group import ActorError
 from actor_learner.actors.pool import ActorPool
+from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.errors import EnvError
 from actor_learner.networks import default
 from tests.support.counting_env import (
@@ -59,6 +61,13 @@ def make_pool(network, env=CountingEnv, **kwargs):
 
 def changed(network, by):
     return [weight + np.float32(by) for weight in network.get_weights()]
+
+
+def test_arguments_have_the_texts_and_defaults_of_the_settings_but_for_more_actors():
+    parameters, text = inspect.signature(ActorPool).parameters, ActorPool.__init__.__doc__
+    defaults = {name: parameters[name].default for name in names_of(PoolSettings)}
+    assert PoolSettings(**defaults | {"wrapper_kwargs": {}}) == PoolSettings(num_actors=4)
+    assert [name for name in parameters if f"\n    {name}: " not in text] == []
 
 
 @pytest.mark.parametrize("sees", [False, True])
