@@ -57,7 +57,6 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     check_listens(config.ray_address)
     check_memory(config.local_actors)
     for each in config.of_policies.values() or [config]:
-        _check_optimizer(each)
         each.algorithm.check_batch(batch_rows(config), config.all_steps)
     if config.deterministic_ops:
         compile_cache.use_deterministic_ops(config.device)
@@ -66,42 +65,9 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     if config.device == "gpu" or config.devices > 1 or config.tf32:
         from actor_learner.learner.backend import resolve_device
 
-        _check_device(config.device)
         device = resolve_device(config.device, config.devices)
         if config.tf32:
             check_tf32(device)
-
-
-def _check_device(device: str) -> None:
-    """Raise ValueError for a device that isn't there, and where `jax.distributed` joins several processes."""
-    from actor_learner.learner.backend import process_count, resolve_device
-
-    resolve_device(device)
-    if (processes := process_count()) > 1:
-        raise ValueError(
-            "`train` runs in one process; several share the updates of an al.Learner in a loop of your own. "
-            f"Received: {processes} processes"
-        )
-
-
-def _check_optimizer(config: TrainConfig) -> None:
-    """Raise ValueError for an optimizer that can't scale the loss of a network that will compute in float16.
-
-    A network that isn't built yet will do so if Keras's global policy does.
-    """
-    if not config.algorithm.clones_optimizer:
-        return
-    import keras  # loaded already, by the optimizer
-
-    from actor_learner.learner.loss_scaling import computes_in, with_loss_scaling
-
-    if isinstance(config.network, keras.Model):
-        in_float16 = computes_in(config.network, "float16")
-    else:
-        precision = config.precision or keras.config.dtype_policy().compute_dtype
-        in_float16 = config.init_from is None and precision == "float16"
-    if in_float16:
-        with_loss_scaling(config.algorithm.make_optimizer())
 
 
 def start_actors(config: TrainConfig, start: Start) -> ActorPool:
@@ -184,7 +150,6 @@ def make_network(
 ) -> keras.Model:
     """Return the network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
     settle_threads(config, observation_space)
-    _check_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
     with on_device(config):
         return _make_network(config, checkpoint, observation_space, action_space)
 
@@ -194,7 +159,7 @@ def on_device(config: TrainConfig) -> Iterator[None]:
     """Let new weights and tensors be on the run's device. Raises MemoryError where they don't fit there."""
     from actor_learner.learner import backend
 
-    device = backend.resolve_device(config.device)
+    device = backend.resolve_device(config.device)  # before a weight is made: TensorFlow isn't told of memory later
     try:
         with backend.device(device):
             yield

@@ -62,7 +62,6 @@ def _algorithms() -> str:
             "older weights": _correction(algorithm),
             "default lag": str(algorithm.config_defaults["max_policy_lag"]),
             "devices": "several" if _accepts(algorithm.check_devices, 2) else "1",
-            "float16": _yes(_accepts(TrainConfig, algorithm=algorithm, precision="float16")),
             "default network": _network(**algorithm.config_defaults),
         }
         rows.append(row)

@@ -110,7 +110,7 @@ import os, sys, warnings
 import numpy as np
 import keras
 import actor_learner as al
-keras.config.set_dtype_policy("mixed_float16")
+keras.config.set_dtype_policy("mixed_bfloat16")
 with warnings.catch_warnings():
     warnings.simplefilter("error", UserWarning)
     result = al.train(al.TrainConfig(
@@ -118,7 +118,7 @@ with warnings.catch_warnings():
         num_actors=1, num_envs=4, unroll_length=16, max_policy_lag=1, normalize_observation=True, quiet=True,
         learner_threads=1, run_dir=sys.argv[1],
     ))
-assert type(result.network.optimizer).__name__ == "LossScaleOptimizer"
+assert "bfloat16" in {layer.compute_dtype for layer in result.network.layers}
 policy = al.load_policy(sys.argv[1])
 observation = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
 value = np.asarray(result.network(observation, training=False)[1])[:, 0]

@@ -153,6 +153,11 @@ class Hyperparameters(NamedFields, ABC):
         if isinstance(self.optimizer, (str, type)) or not hasattr(self.optimizer, "get_config"):
             names = ", ".join(map(repr, optimizers.NAMES))
             raise refusal("optimizer", f"{names} or a keras.optimizers.Optimizer", self.optimizer)
+        if hasattr(self.optimizer, "inner_optimizer") or getattr(self.optimizer, "loss_scale_factor", None) is not None:
+            raise ValueError(
+                "`optimizer` must not scale losses: float16, which needs it, is no longer supported; give one without, "
+                f"and use bfloat16 or float32. Received: optimizer={type(self.optimizer).__name__}"
+            )
         for name in ("learning_rate", "max_grad_norm"):
             if getattr(self, name) != self.default(name):
                 raise ValueError(

@@ -32,17 +32,10 @@ def rmsprop(learning_rate: float, max_grad_norm: float | None) -> keras.Optimize
 def clone(optimizer: Any) -> Any:
     """Return a new optimizer with the config of another, and the variables that it excludes from weight decay."""
     made = type(optimizer).from_config(optimizer.get_config())
-    _copy_exclusions(optimizer, made)
-    return made
-
-
-def _copy_exclusions(optimizer: Any, made: Any) -> None:
-    """Copy what `exclude_from_weight_decay` set, which no config holds, in a wrapped optimizer, too."""
-    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
+    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):  # which no config holds
         if hasattr(optimizer, name):
             setattr(made, name, getattr(optimizer, name))
-    if hasattr(optimizer, "inner_optimizer"):
-        _copy_exclusions(optimizer.inner_optimizer, made.inner_optimizer)
+    return made
 
 
 def _finite(max_grad_norm: float | None) -> float | None:

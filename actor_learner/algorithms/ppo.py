@@ -66,7 +66,7 @@ class PPO(ActorCritic):
 
     def _check_rate_is_constant(self) -> None:
         """Raise ValueError if a schedule, ours or one inside an optimizer, sets the learning rate too."""
-        optimizer: Any = getattr(self.optimizer, "inner_optimizer", self.optimizer)  # of a LossScaleOptimizer
+        optimizer: Any = self.optimizer
         rate = optimizer.get_config().get("learning_rate") if self.clones_optimizer else self.learning_rate
         if schedules.is_schedule(rate) or isinstance(rate, dict):
             raise ValueError(

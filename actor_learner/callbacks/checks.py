@@ -31,7 +31,7 @@ def check_rate(callbacks: Iterable[Any], algorithm: Any, optimizer: Any) -> None
     setting = next((callback for callback in callbacks if isinstance(callback, _RATE_SETTERS)), None)
     if setting is None:
         return
-    rate = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
+    rate = getattr(optimizer, "_learning_rate", None)
     if getattr(algorithm, "desired_kl", None) is not None:
         why = f"desired_kl={algorithm.desired_kl!r}"
     elif algorithm.changes_learning_rate:
@@ -48,8 +48,9 @@ def check_rate(callbacks: Iterable[Any], algorithm: Any, optimizer: Any) -> None
 
 def check_averages(callbacks: Iterable[Any], optimizer: Any) -> None:
     """Raise ValueError for SwapEMAWeights with an optimizer that keeps no averages."""
-    keeps = getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", True)
-    if not keeps and any(isinstance(callback, keras.callbacks.SwapEMAWeights) for callback in callbacks):
+    if not getattr(optimizer, "use_ema", True) and any(
+        isinstance(callback, keras.callbacks.SwapEMAWeights) for callback in callbacks
+    ):
         raise ValueError(
             "SwapEMAWeights needs an optimizer that keeps averages: pass one with `use_ema=True`, as in "
             "al.PPO(optimizer=keras.optimizers.Adam(1e-3, use_ema=True)). Received: use_ema=False"

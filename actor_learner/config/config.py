@@ -43,7 +43,7 @@ from actor_learner.system.hub import is_on_hub
 from actor_learner.system.keras_import import BACKENDS, use_backend
 from actor_learner.system.policy_folders import POLICIES_FOLDER
 
-PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
+PRECISIONS = ("float32", "tf32", "bfloat16")
 
 ENV_HELP = "Gymnasium id, module:Id-v0, module:factory, or in JAX gymnax:Id, brax:Id, jax:module:name"
 _NETWORK_HELP = "module:callable(observation_space, action_space) -> keras.Model"
@@ -195,9 +195,9 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         memory: memory behind the hidden layers of the default network: "lstm", "gru" or "attention" (over the last 32
             steps). Policy and value then share both. None: no memory.
         memory_size: units of the memory.
-        precision: precision of the computations in the network's layers: "float32", "bfloat16" or "float16"; or "tf32":
-            layers in float32, whose products round to 10 bits of mantissa in an NVIDIA GPU. Weights are float32. None:
-            by Keras's dtype policy.
+        precision: precision of the computations in the network's layers: "float32" or "bfloat16"; or "tf32": layers in
+            float32, whose products round to 10 bits of mantissa in an NVIDIA GPU. Weights are float32. None: by Keras's
+            dtype policy.
         network: keras.Model, or callable(observation_space, action_space) -> keras.Model, in place of the default.
         critics: callable(observation_space, action_space) -> keras.Model, called for each critic, in place of
             `default_critic`.
@@ -268,7 +268,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     noise_hold: int = count(1, 1, "network")
     memory: Literal["lstm", "gru", "attention"] | None = choice((None, *checks.MEMORIES), "network")
     memory_size: int = count(128, 1, "network")
-    precision: Literal["float32", "tf32", "bfloat16", "float16"] | None = choice((None, *PRECISIONS), "network")
+    precision: Literal["float32", "tf32", "bfloat16"] | None = choice((None, *PRECISIONS), "network")
     network: Any = setting(None, "network", help=_NETWORK_HELP, metavar="MODULE:NAME")
     critics: Any = setting(None, "network", check=_critics, help=_NETWORK_HELP, metavar="MODULE:NAME")
     callbacks: Sequence[Any] = setting(tuple, check=_callbacks, effect="none")
@@ -498,9 +498,12 @@ class TrainConfig(checks.NamedFields, PoolSettings):
                 f"policy that it was built under. Received: precision={self.precision!r}"
             )
         if self.precision is None and not built_already and "keras" in sys.modules:
-            policy = sys.modules["keras"].config.dtype_policy().name
-            found = next((name for name in PRECISIONS if policy == f"mixed_{name}"), None)
+            policy = sys.modules["keras"].config.dtype_policy()
+            found = next((name for name in PRECISIONS if policy.name == f"mixed_{name}"), None)
             object.__setattr__(self, "precision", found)
+            computed_in = {policy.compute_dtype}
+        if "float16" in computed_in:
+            raise ValueError(checks.removed("precision", "float16"))
 
     def network_fields(self, *, all_fields: bool = False) -> dict[str, Any]:
         """Return the fields of the default network: those that differ from their default, or all."""

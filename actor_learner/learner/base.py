@@ -7,7 +7,6 @@ import itertools
 import math
 import os
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -25,7 +24,6 @@ from actor_learner.learner import backend
 from actor_learner.learner.batch import num_environments, packed, packed_fields, sent
 from actor_learner.learner.cost import multiplications
 from actor_learner.learner.finite import Snapshot
-from actor_learner.learner.loss_scaling import computes_in, with_loss_scaling
 from actor_learner.learner.order import OrderAhead
 from actor_learner.learner.packing import Packed
 from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
@@ -69,8 +67,6 @@ class Learner:
         device: "cpu", "gpu" or "auto" (a GPU if the backend sees one).
         devices: number of devices that share each update, on JAX only. Each has the same number of columns of a batch,
             and takes its part of each minibatch from them. Gradients, metrics and statistics are those of all devices.
-            If `jax.distributed` joins processes, the number counts the devices of all; each process passes its own
-            batches, all of one size.
         tf32: compute products of float32 in TF32, which rounds factors to 10 bits of mantissa, on an NVIDIA GPU.
         sequence_length: env steps of the sequences from which a network with memory learns, beginning with the states
             before the update. None: whole columns, or the longest equal parts that a minibatch holds. It must divide
@@ -86,8 +82,7 @@ class Learner:
 
     Raises:
         ValueError: a schedule has no `total_steps`; the device is unknown; "gpu" or `tf32` finds no GPU; there are
-            fewer devices, or `minibatch_size` can't be shared by so many; or the optimizer can't be wrapped for a
-            network that computes in float16.
+            fewer devices, or `minibatch_size` can't be shared by so many; or the network computes in float16.
     """
 
     algorithm: Any
@@ -146,14 +141,14 @@ class Learner:
         self.tf32 = check_flag("tf32", tf32)
         if tf32:
             check_tf32(self.device)
-        self.devices, self._own_devices = devices, devices // backend.process_count()
+        self.devices = devices
         self.env_steps = 0
         self.updates = 0
         self.begun = 0
         self.not_finite: tuple[str, ...] = ()
         contract.network_distribution(network, self.spaces)  # refuses one that doesn't fit the space
         algorithm.check_distribution(contract.distribution_and_hold(network)[0])
-        self._rng = _own_stream(np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4])).bit_generator)
+        self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4]))
         self._normalization = contract.normalization_layers(network)
         self._compiled: backend.Compiled | None = None
         self._read_vector: Callable[[], Array] | None = None
@@ -164,9 +159,7 @@ class Learner:
         self._place(network)
         self._prepare_source(critics, buffer)
         with self._on_device():
-            optimizer = algorithm.make_optimizer()
-            self.optimizer = with_loss_scaling(optimizer) if computes_in(network, "float16") else optimizer
-            network.optimizer = self.optimizer
+            self.optimizer = network.optimizer = algorithm.make_optimizer()
             self._trainable = list(network.trainable_variables) if network.built else None
             if self._trainable is not None:
                 self.optimizer.build(self._trainable)
@@ -254,9 +247,7 @@ class Learner:
         valid = trajectory.valid
         random_state = self._rng.bit_generator.state
         order, num_minibatches = self._minibatch_order(valid)
-        counts = backend.of_all_processes([int(valid.sum()), num_minibatches])
-        env_steps, num_minibatches = int(counts[:, 0].sum()), int(counts[:, 1].max())
-        if not env_steps:
+        if not (env_steps := int(valid.sum())):
             self._rng.bit_generator.state = random_state
             raise no_valid_row(valid)
         with self._explaining_memory_errors(valid.shape), self._on_device():
@@ -309,8 +300,7 @@ class Learner:
                 "precision": "tf32" if self.tf32 else self.network.compute_dtype,
             }
             received = ", ".join(f"{name}={value}" for name, value in settings.items())
-            in_16_bits = computes_in(self.network, "bfloat16", "float16")
-            or_bfloat16 = "" if in_16_bits else ", or use precision='bfloat16'"
+            or_bfloat16 = "" if contract.computes_in(self.network, "bfloat16") else ", or use precision='bfloat16'"
             raise MemoryError(
                 f"The {self.device[1:4]}'s memory is too small for this update: lower `minibatch_size`, or num_envs x "
                 f"unroll_length{or_bfloat16}. Received: {received}"
@@ -436,7 +426,7 @@ class Learner:
             compute_reward=compute_reward,
         )
         learner.env_steps, learner.updates = saved.env_steps, saved.updates
-        learner._rng = _own_stream(saved.random_state)
+        learner._rng = np.random.Generator(saved.random_state)
         with backend.device(learner.device):
             learner._restore(saved, directory)
         learner._set_epsilon()
@@ -458,7 +448,7 @@ class Learner:
     @property
     def _rounds(self) -> bool:
         """True if the network computes here in fewer bits than in the actors, which act in float32."""
-        return self.tf32 or computes_in(self.network, "float16", "bfloat16")
+        return self.tf32 or contract.computes_in(self.network, "bfloat16")
 
     @property
     def compiled_with_xla(self) -> bool | None:
@@ -487,8 +477,8 @@ class Learner:
             self._trainable = list(self.network.trainable_variables)
             self.optimizer.build(self._trainable)
         if self.algorithm.rewards.scale and self._reward_scaling is None:
-            num_envs, gamma = num_environments(trajectory) * backend.process_count(), self.algorithm.rewards.gamma
-            self._reward_scaling = RewardScaling(num_envs, gamma, self._return_statistics)
+            num_envs = num_environments(trajectory)
+            self._reward_scaling = RewardScaling(num_envs, self.algorithm.rewards.gamma, self._return_statistics)
         if not with_xla:
             backend.fuse(self.optimizer)
         a_minibatch = self._no_order(trajectory.valid).shape[-1] * self._sequence_rows
@@ -528,7 +518,7 @@ class Learner:
         columns = {}
         if self._rounds:
             columns["on_policy"] = np.broadcast_to(np.asarray(on_policy, bool), trajectory.reward.shape[1:])
-        scheduled = self._scheduled_values(trajectory.valid.size * backend.process_count())
+        scheduled = self._scheduled_values(trajectory.valid.size)
         numbers = (np.int32(num_minibatches), {name: np.float32(value) for name, value in scheduled.items()})
         return prefetched or packed_fields(trajectory), packed((columns, 0), (order, 1), (numbers, None))
 
@@ -566,13 +556,13 @@ class Learner:
         return order
 
     def _draw_order(self, valid: Array, generator: np.random.Generator) -> tuple[Array, int]:
-        parts = [self._share.order(part, generator) for part in np.split(valid, self._own_devices, axis=1)]
+        parts = [self._share.order(part, generator) for part in np.split(valid, self.devices, axis=1)]
         return np.stack([order for order, _ in parts], axis=1), max(count for _, count in parts)
 
     def _no_order(self, valid: Array) -> Array:
         """Return an order `[minibatches, devices, rows]` without a row."""
-        minibatches, rows = self._share.shape(valid.size // self._own_devices)
-        return np.full((minibatches, self._own_devices, rows), -1, np.int32)
+        minibatches, rows = self._share.shape(valid.size // self.devices)
+        return np.full((minibatches, self.devices, rows), -1, np.int32)
 
     def _check_first_batch(self, trajectory: Trajectory) -> None:
         """Check the first batch against algorithm and network, which it builds."""
@@ -581,9 +571,8 @@ class Learner:
         self._source.check_batch(steps, columns)
         self._check_network(trajectory.observation)
         self._remember(steps)
-        self._check_other_processes(steps, columns)
-        if columns % self._own_devices:
-            received = f"devices={self._own_devices}, {columns} columns"
+        if columns % self.devices:
+            received = f"devices={self.devices}, {columns} columns"
             raise ValueError(f"`devices` must share the columns of a batch evenly. Received: {received}")
         self._row_shapes = _row_shapes(trajectory.observation)
 
@@ -641,20 +630,6 @@ class Learner:
                 f"for each column. Received: {found}"
             )
 
-    def _check_other_processes(self, steps: int, columns: int) -> None:
-        """Compare network and batch with those of the other processes that share the update."""
-        if backend.process_count() == 1:
-            return
-        checksum = zlib.crc32(b"".join(weight.tobytes() for weight in self.network.get_weights()))
-        found = backend.of_all_processes([checksum >> 1, steps, columns, self._own_devices])
-        names = ("the network's first weights (build it with one seed)", "steps", "columns", "devices of its own")
-        for name, values in zip(names, found.T, strict=True):
-            if len(np.unique(values)) > 1:
-                raise ValueError(
-                    f"The processes that share an update must agree on {name}. "
-                    f"Received: {', '.join(map(str, values))}{' as checksums' if name is names[0] else ''}"
-                )
-
     def _check_batch(self, trajectory: Trajectory) -> None:
         """Compare a batch with the first one."""
         if (shapes := _row_shapes(trajectory.observation)) != self._row_shapes:
@@ -666,8 +641,7 @@ class Learner:
         if self._reward_scaling is None:
             return
         known = self._reward_scaling.discounted_return.shape[0]
-        found = num_environments(trajectory) * backend.process_count()
-        if found > known:
+        if (found := num_environments(trajectory)) > known:
             raise ValueError(
                 f"With normalize_reward=True every batch must come from the {known} environments of the first. "
                 f"Received: {found}"
@@ -701,12 +675,6 @@ def no_valid_row(valid: Array) -> ValueError:
     )
 
 
-def _own_stream(of_all: Any) -> np.random.Generator:
-    """Return the random stream of this process, of those that share an update: the bit generator's own, or a later."""
-    process = backend.process_index()
-    return np.random.Generator(of_all.jumped(process) if process else of_all)
-
-
 def _read_metrics(update: Update, values: Tensor, learned: bool) -> dict[str, float]:
     """Return the metrics that have a value, by name; "undone" is one of them only for an undone update."""
     result = dict(zip(update.metric_names, map(float, backend.to_numpy(values)), strict=True))
@@ -728,6 +696,6 @@ def _describe_shapes(shapes: dict[str, tuple[int, ...]]) -> str:
 
 def _check_arguments(network: Any, algorithm: Any) -> None:
     check_floatx()
-    contract.require_model(network)
+    contract.refuse_float16(contract.require_model(network))
     if not isinstance(algorithm, Hyperparameters):
         raise ValueError(f"`algorithm` must be an instance, such as al.PPO(). Received: algorithm={algorithm!r}")

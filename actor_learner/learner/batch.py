@@ -48,17 +48,16 @@ def packed_fields(trajectory: Trajectory) -> Packed:
 
 
 def fields_of(trajectory: Trajectory) -> dict[str, Nest]:
-    """Return the fields that are there, `env_index` of all processes' environments among them."""
+    """Return the fields that are there, `env_index` among them."""
     fields = {name: value for name, value in trajectory._asdict().items() if value is not None}
     del fields["policy_version"]
     if "env_index" not in fields:
         fields["env_index"] = np.arange(trajectory.reward.shape[1], dtype=np.int32)
-    fields["env_index"] = fields["env_index"] + np.int32(backend.process_index() * num_environments(trajectory))
     return fields
 
 
 def num_environments(trajectory: Trajectory) -> int:
-    """Return the number of environments of this process, as a batch shows it."""
+    """Return the number of environments, as a batch shows it."""
     columns = int(trajectory.reward.shape[1])
     return columns if trajectory.env_index is None else max(columns, int(trajectory.env_index.max()) + 1)
 

@@ -11,7 +11,6 @@ import numpy as np
 from keras import tree
 
 from actor_learner.learner import backend
-from actor_learner.learner.loss_scaling import computes_in
 from actor_learner.learner.models import TrainedModels
 from actor_learner.networks import contract
 from actor_learner.networks.default import critic_seeds, default_critic
@@ -60,8 +59,9 @@ def check_critic(models: TrainedModels, critic: keras.Model, observation: Any) -
         received = f"shape {shape} for {contract.CHECKED_ROWS} rows" if shape else type(value).__name__
         expected = "a value [N] or [N, 1]" if size == 1 else f"{size} quantiles of the value, [N, {size}]"
         raise ValueError(f"A critic must return {expected}. Received: {received}, from {critic.name!r}")
-    if computes_in(critic, "float16") or not keras.backend.is_float_dtype(value.dtype):
-        expected = "A critic must compute in float32, or in bfloat16: losses aren't scaled"
+    contract.refuse_float16(critic)
+    if not keras.backend.is_float_dtype(value.dtype):
+        expected = "A critic must compute in float32, or in bfloat16"
         raise ValueError(f"{expected}. Received: values of {value.dtype} from {critic.name!r}")
     if not _depends_on_action(models, critic, observation):
         warnings.warn(

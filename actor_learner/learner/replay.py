@@ -24,7 +24,6 @@ from actor_learner.learner.batch import packed, sent
 from actor_learner.learner.cost import multiplications, units
 from actor_learner.learner.critics import check_critic, check_own_weights, make_critics
 from actor_learner.learner.finite import Snapshot
-from actor_learner.learner.loss_scaling import computes_in
 from actor_learner.learner.models import TrainedModels
 from actor_learner.learner.packing import Packed
 from actor_learner.learner.replay_update import ReplayUpdate
@@ -77,8 +76,6 @@ class ReplayLearner(Learner):
         if self.spaces.observation_space is None:
             raise ValueError(f"`observation_space` must be given for {kind}. Received: observation_space=None")
         algorithm.check_devices(self.devices)
-        if computes_in(network, "float16"):
-            raise ValueError(f"{kind} doesn't scale losses: use precision='bfloat16'. Received: a network in float16")
         if Memories(network):
             raise ValueError(
                 f"{kind} can't learn a network with memory, because rows are drawn one by one: PQN and PPO can. "

@@ -22,7 +22,6 @@ from actor_learner.learner.batch import (
 )
 from actor_learner.learner.evaluation import NetworkCalls
 from actor_learner.learner.finite import Snapshot, all_finite, have_finite_squares
-from actor_learner.learner.loss_scaling import LossScaling
 from actor_learner.learner.rewards import RewardScaling, clip_reward
 from actor_learner.networks import contract
 from actor_learner.networks.memory import require_state
@@ -61,7 +60,6 @@ class Update:
         self._network = network
         self._algorithm = algorithm
         self._optimizer = optimizer
-        self._loss_scaling = LossScaling(optimizer)
         self._trainable = list(trainable)
         self._reward_scaling = reward_scaling
         self.calls = NetworkCalls(network, spaces, sequence_length, lambda: self.state, fitting)
@@ -158,10 +156,10 @@ class Update:
                 evaluate(batch)
             minibatches = in_sequences({**fields, "start": batch["start"][:-1]}, self._sequence_length)
             minibatches["initial_state"] = tuple(map(backend.flatten, states[0]))
-        metrics, scaling_metrics = self._learn(algorithm, minibatches, order, num_minibatches)
+        metrics = self._learn(algorithm, minibatches, order, num_minibatches)
         for layer in contract.normalization_layers(self._network):
             layer.update(contract.normalized_leaf(layer, rows["observation"]), rows["valid"])
-        return metrics, algorithm.batch_metrics(rows) | scaling_metrics, minibatches
+        return metrics, algorithm.batch_metrics(rows), minibatches
 
     def _minibatch(self, minibatches: Mapping[str, Nest], index: Tensor) -> dict[str, Nest]:
         """Return the rows of an index `[devices, M]`: rows, or those of sequences."""
@@ -187,11 +185,8 @@ class Update:
 
     def _learn(
         self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor, num_minibatches: Tensor
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Step through the minibatches.
-
-        Returns metrics as means over them, the one that ends the update included, and those of loss scaling.
-        """
+    ) -> dict[str, Tensor]:
+        """Step through the minibatches. Returns metrics as means over them, the one that ends the update included."""
         names, can_end = self._probe(algorithm, rows, order)
         algorithm.check_metrics(names)
 
@@ -219,18 +214,16 @@ class Update:
                 num_minibatches, order.shape[0], lambda *at: learn(*at)[1:], nothing, self.state
             )
         means = sums / ops.maximum(count, 1.0)
-        metrics = {name: means[index] for index, name in enumerate(names)}
-        return metrics, self._loss_scaling.report(metrics, count)
+        return {name: means[index] for index, name in enumerate(names)}
 
     def _probe(self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor) -> tuple[list[str], bool]:
         """Return the names of a step's metrics, and if they can end an update, from a graph that is thrown away."""
-        further = ("gradient_norm", *self._loss_scaling.step_metrics)
         names, ends = set[str](), list[bool]()
         constants = {name: 1.0 for name in algorithm.SCHEDULED if getattr(algorithm, name) is not None}
 
         def probe(rows: dict[str, Nest], order: Tensor) -> None:
             loss, metrics = self._loss(algorithm.at(constants), self._minibatch(rows, order[0]))
-            metrics |= dict.fromkeys(further, loss)
+            metrics["gradient_norm"] = loss
             names.update(metrics)
             ends.append(algorithm.ends_update(metrics) is not None)
 
@@ -250,21 +243,14 @@ class Update:
     def _gradients(
         self, algorithm: Algorithm, minibatch: dict[str, Nest]
     ) -> tuple[list[Tensor | None], dict[str, Tensor]]:
-        """Return the gradients of the scaled loss, for the optimizer, and metrics of the loss itself."""
-
-        def scaled_loss() -> tuple[Tensor, dict[str, Tensor]]:
-            loss, metrics = self._loss(algorithm, minibatch)
-            return self._loss_scaling.scaled(loss), metrics
-
-        gradients, metrics = backend.gradients(scaled_loss, self._trainable, self.state)
-        found = [gradient for gradient in gradients if gradient is not None]
-        metrics["gradient_norm"] = backend.global_norm(self._loss_scaling.unscaled(found))
-        return gradients, self._loss_scaling.without_skipped(metrics, found)
+        """Return the gradients of the loss, and metrics."""
+        gradients, metrics = backend.gradients(lambda: self._loss(algorithm, minibatch), self._trainable, self.state)
+        metrics["gradient_norm"] = backend.global_norm([gradient for gradient in gradients if gradient is not None])
+        return gradients, metrics
 
     def _apply(self, gradients: list[Tensor | None]) -> None:
         """Step the optimizer on the weights that have a gradient (a head that the loss ignores has none)."""
         backend.apply_gradients(self._optimizer, gradients, self._trainable)
-        self._loss_scaling.bound()
 
 
 def _zeroed_unless(valid: Tensor, fields: dict[str, Nest], names: tuple[str, ...]) -> dict[str, Nest]:

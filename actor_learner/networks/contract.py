@@ -218,6 +218,20 @@ def require_model(network: Any) -> keras.Model:
     return network
 
 
+def computes_in(network: keras.Model, dtype: str) -> bool:
+    """Return whether some layer computes in this dtype."""
+    return any(layer.compute_dtype == dtype for layer in (network, *all_layers(network)))
+
+
+def refuse_float16(model: keras.Model) -> None:
+    """Raise ValueError for a model that computes in float16, in which small gradients are 0: losses aren't scaled."""
+    if computes_in(model, "float16"):
+        raise ValueError(
+            "A model must compute in bfloat16 or float32 to be learned (precision='bfloat16', or the dtype policy "
+            f"'mixed_bfloat16'): float16 is no longer supported. Received: {model.name!r} in float16"
+        )
+
+
 def check_contract(network: keras.Model, observation: Nest, spaces: Spaces, *, needs_value: bool = False) -> None:
     """Build the network on an observation of `CHECKED_ROWS` rows and check that it keeps the contract.
 

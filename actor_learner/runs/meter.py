@@ -85,8 +85,6 @@ METRICS: Mapping[str, Metric] = {
     "gradient_steps_owed": Metric("gradient steps that are due for the env steps so far and aren't taken yet"),
     "offline_steps": Metric("gradient steps that a run took on the rows of its buffer before the first env step"),
     "buffer_rows": Metric("rows of the replay buffer that can be drawn"),
-    "skipped_steps": Metric("steps that float16's loss scale skipped"),
-    "loss_scale": Metric("factor of the loss in float16"),
     "undone": Metric("1 if the update wasn't finite and was undone; otherwise absent", ""),
     "actor_restart_causes": Metric("causes of the replacements since the last row: a list of texts", ""),
     "host/<name>/steps_per_second": Metric("env steps per second of a machine's actors", "speed", "max"),

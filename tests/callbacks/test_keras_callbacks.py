@@ -544,10 +544,6 @@ def falling(optimizer):
         ({"learning_rate": "linear"}, "learning_rate='linear'"),
         ({"desired_kl": 0.01}, "desired_kl=0.01"),
         ({"optimizer": falling(keras.optimizers.Adam)}, "an optimizer with CosineDecay"),
-        (
-            {"optimizer": keras.optimizers.LossScaleOptimizer(falling(keras.optimizers.SGD))},
-            "an optimizer with CosineDecay",
-        ),
     ],
 )
 def test_who_sets_the_learning_rate_beside_a_schedule_is_refused(fields, received):

@@ -446,23 +446,42 @@ def test_a_learning_rate_beyond_any_float_is_refused():
         al.PPO(learning_rate=10**400)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_a_dtype_policy_that_keras_has_is_recorded(precision):
-    keras.config.set_dtype_policy(f"mixed_{precision}")
+def test_a_dtype_policy_that_keras_has_is_recorded():
+    keras.config.set_dtype_policy("mixed_bfloat16")
     try:
         config = al.TrainConfig()
     finally:
         keras.config.set_dtype_policy("float32")
-    assert config.precision == precision
-    assert al.TrainConfig.from_json(config.to_json()).precision == precision
+    assert config.precision == "bfloat16"
+    assert al.TrainConfig.from_json(config.to_json()).precision == "bfloat16"
     assert al.TrainConfig().precision is None
+
+
+def test_float16_is_refused_by_name_by_policy_and_in_a_network():
+    said = r"^`precision` .*'bfloat16'.* Received: precision='float16'$"
+    with pytest.raises(ValueError, match=said):
+        al.TrainConfig(precision="float16")
+    with pytest.raises(ValueError, match=said):
+        al.TrainConfig.from_json({**al.TrainConfig().to_json(), "precision": "float16"})
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        x = keras.Input((4,))
+        network = keras.Model(x, (keras.layers.Dense(2)(x), keras.layers.Dense(1, dtype="float32")(x)))
+        with pytest.raises(ValueError, match=said):
+            al.TrainConfig()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    with pytest.raises(ValueError, match=said):
+        al.TrainConfig(network=network)
 
 
 def test_the_precision_of_a_network_that_is_given_is_its_own():
     x = keras.Input((4,))
     network = keras.Model(x, (keras.layers.Dense(2)(x), keras.layers.Dense(1)(x)))
-    with pytest.raises(ValueError, match=r"^`precision` is for a network that the run builds; .* precision='float16'$"):
-        al.TrainConfig(network=network, precision="float16")
+    with pytest.raises(
+        ValueError, match=r"^`precision` is for a network that the run builds; .* precision='bfloat16'$"
+    ):
+        al.TrainConfig(network=network, precision="bfloat16")
     with pytest.raises(ValueError, match=r"^`precision` is for a network that the run builds"):
         al.TrainConfig(init_from="somewhere", precision="float32")
     assert al.TrainConfig(network=network, precision="float32").precision == "float32"

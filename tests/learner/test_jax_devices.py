@@ -41,6 +41,14 @@ def test_jax_starts_on_the_cpu_alone_where_nothing_else_was_asked_for(device, pl
     assert config.update.mock_calls == ([call("jax_platforms", "cpu")] if limits else [])
 
 
+def test_several_processes_are_refused(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(
+        ValueError, match=r"^`jax.distributed` must not join .* \(devices=N\), .* Received: 2 processes$"
+    ):
+        devices.resolve_device("cpu")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

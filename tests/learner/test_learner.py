@@ -426,6 +426,26 @@ def test_refused_arguments(options, message):
         al.Learner(**{"network": linear_network(), "algorithm": algorithm, "action_space": TWO_ACTIONS, **options})
 
 
+def test_networks_and_critics_in_float16_are_refused():
+    spaces = {"observation_space": VECTOR, "action_space": TORQUES}
+    x = keras.Input((4,))
+    network = keras.Model(x, (layers.Dense(2)(x), layers.Dense(1, dtype="mixed_float16")(x)))
+    said = (
+        r"^A model must compute in bfloat16 or float32 .*: float16 is no longer supported. Received: '.*' in float16$"
+    )
+    with pytest.raises(ValueError, match=said):
+        al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+
+    def critic(observation_space, action_space):
+        inputs = x, keras.Input(action_space.shape)
+        return keras.Model(inputs, layers.Dense(1, dtype="mixed_float16")(layers.Concatenate()(inputs)))
+
+    policy = al.default_network(**spaces, distribution="squashed", state_dependent_std=True, hidden_sizes=(4,))
+    learner = al.Learner(policy, al.SAC(), **spaces, critics=critic, total_steps=1000)
+    with pytest.raises(ValueError, match=said):
+        learner.update(random_trajectory(TORQUES))
+
+
 def with_values(count):
     x = keras.Input((4,))
     return keras.Model(x, (layers.Dense(2)(x), layers.Dense(count)(x)))

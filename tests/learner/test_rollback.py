@@ -85,11 +85,11 @@ WRONG = [("reward", 3e38), ("observation", -3e38), ("behaviour_log_prob", math.n
 MAKERS = {
     "ppo": lambda: scheduled_ppo(False),
     "a2c-xla": lambda: a2c(True),
-    "float16-target-kl": lambda: mixed_precision("mixed_float16", minibatch_size=16, target_kl=0.5),
+    "bfloat16-target-kl": lambda: mixed_precision("mixed_bfloat16", minibatch_size=16, target_kl=0.5),
 }
 FURTHER = {
     "ppo-target-kl": with_target_kl,
-    "float16-xla": lambda: mixed_precision("mixed_float16", xla=True),
+    "bfloat16-xla": lambda: mixed_precision("mixed_bfloat16", xla=True),
 }
 
 

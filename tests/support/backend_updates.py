@@ -98,15 +98,6 @@ CASES = {
         8,
         3,
     ),
-    "unused, float16": (
-        BOUNDED,
-        Discrete(3),
-        {"precision": "float16"},
-        lambda: ValueOnly(optimizer=keras.optimizers.AdamW(1e-2, weight_decay=0.1), vf_coef=1.0),
-        32,
-        8,
-        3,
-    ),
     "counting": (
         BOUNDED,
         Discrete(3),

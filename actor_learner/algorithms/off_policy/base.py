@@ -177,11 +177,8 @@ class OffPolicy(Hyperparameters):
 
     def check_config(self, config: Any) -> None:
         super().check_config(config)
-        kind = type(self).__name__
         self.check_total_steps(config.all_steps)
         self.check_devices(config.devices)
-        if config.precision == "float16":
-            raise refusal("precision", f"'bfloat16' or 'float32' for {kind}, which doesn't scale losses", "float16")
         rows = sum(config.env_counts) * config.unroll_length
         if self.buffer_size < rows:
             expected = f"at least the {rows:,} env steps of a batch, num_envs x unroll_length"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.extend import core
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keras import tree
@@ -44,32 +42,14 @@ def device(name: str, count: int = 1) -> Iterator[None]:
         if count == 1:
             yield
             return
-        devices = jax.devices(name[1:4].lower())  # of all processes that `jax.distributed` joins
-        with jax.set_mesh(jax.make_mesh((count,), (AXIS,), (AxisType.Auto,), devices=devices[:count])):
+        devices = jax.devices(name[1:4].lower())[:count]
+        with jax.set_mesh(jax.make_mesh((count,), (AXIS,), (AxisType.Auto,), devices=devices)):
             yield
 
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function: XLA compiles all of JAX."""
     return function
-
-
-def process_count() -> int:
-    """Return the number of processes that share an update."""
-    return int(jax.process_count())
-
-
-def process_index() -> int:
-    """Return the number of this process among them."""
-    return int(jax.process_index())
-
-
-def of_all_processes(numbers: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return the numbers `[N]` of each of the processes that share an update, `[processes, N]`."""
-    if process_count() == 1:
-        return np.array([numbers], np.int64)
-    found = multihost_utils.process_allgather(np.array(numbers, np.int32))
-    return np.asarray(found, np.int64)
 
 
 def device_count() -> int:
@@ -198,7 +178,7 @@ class _SideBySide:
         values = [variable._value for variable in self._variables]  # `value` takes 1.5 microseconds each
         if len(self._values) != len(values) or any(map(operator.is_not, values, self._values)):
             everywhere = _placement()
-            placed = values if everywhere is None else _put(values, everywhere)
+            placed = values if everywhere is None else jax.device_put(values, everywhere)
             if self._join is None:
                 self._join = jax.jit(_join, out_shardings=everywhere)
             self._vectors, self._alone = self._join(self._those(placed, large=False)), self._those(placed, large=True)
@@ -291,20 +271,7 @@ def to_device(arrays: Nest, split: int | None = None) -> Nest:
     """
     if device_count() == 1:
         return tree.map_structure(jnp.asarray, arrays)
-    return _put(arrays, _placement() if split is None else _placement(*(None,) * split, AXIS))
-
-
-def _put(arrays: Nest, sharding: Any) -> Nest:
-    """Place arrays on the devices that share an update. With several processes they are this process's part."""
-    if process_count() == 1:
-        return jax.device_put(arrays, sharding)
-
-    def put(array: Any) -> Tensor:
-        if isinstance(array, jax.Array) and not array.is_fully_addressable:  # is there already
-            return array
-        return jax.make_array_from_process_local_data(sharding, np.asarray(array))
-
-    return tree.map_structure(put, arrays)
+    return jax.device_put(arrays, _placement() if split is None else _placement(*(None,) * split, AXIS))
 
 
 def device_dtype(dtype: Any) -> np.dtype[Any]:
@@ -363,12 +330,6 @@ def _is_zero(atom: Any) -> bool:
 
 def apply_gradients(optimizer: keras.Optimizer, gradients: Sequence[Tensor | None], variables: Variables) -> None:
     """Step the optimizer on the variables that have a gradient."""
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):  # its `apply` branches on tensors
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Gradients do not exist")
-            values, own = optimizer.stateless_apply(values_of(optimizer.variables), gradients, values_of(variables))
-        _assign([*variables, *optimizer.variables], [*values, *own])
-        return
     pairs = [
         (gradient, variable) for gradient, variable in zip(gradients, variables, strict=True) if gradient is not None
     ]

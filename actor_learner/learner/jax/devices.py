@@ -27,7 +27,7 @@ def resolve_device(device: str, devices: int | None = None) -> str:
     """Return the name, in TensorFlow's form, of the device that "auto", "cpu" or "gpu" stands for.
 
     devices: How many share an update; None for one that shares none. Raises ValueError for any other name, for "gpu"
-    where JAX sees none, for more devices than it sees, and for fewer than several processes share.
+    where JAX sees none, for more devices than it sees, and where `jax.distributed` joins several processes.
     """
     check_choice("device", device, DEVICES)
     has_gpu = device != "cpu" and any(found.platform == "gpu" for found in _devices())
@@ -41,11 +41,10 @@ def resolve_device(device: str, devices: int | None = None) -> str:
     if has_gpu:  # Actors compute in full float32; the learner must agree with their log-probabilities.
         jax.config.update("jax_default_matmul_precision", "highest")
     seen = len(_devices("gpu" if has_gpu else "cpu"))
-    if (processes := jax.process_count()) > 1 and devices not in (None, seen):
+    if (processes := jax.process_count()) > 1:
         raise ValueError(
-            f"`devices` must be {seen}, all devices of the {processes} processes that share the update "
-            "(jax.device_count()). "
-            f"Received: devices={devices!r}"
+            "`jax.distributed` must not join processes: a learner runs in one, whose devices share its updates "
+            f"(devices=N), and `ray_address` lets other machines act. Received: {processes} processes"
         )
     if devices is not None and devices > seen:
         more = "" if has_gpu else f" (XLA_FLAGS=--xla_force_host_platform_device_count={devices} splits the CPU)"
@@ -109,9 +108,9 @@ def place(network: keras.Model, device: str) -> None:
 
 
 def _local_device(name: str) -> jax.Device:
-    """Return the device of this process that a resolved name stands for."""
+    """Return the device that a resolved name stands for."""
     kind, _, index = name[1:].lower().partition(":")
-    found: jax.Device = jax.local_devices(backend=kind)[int(index)]
+    found: jax.Device = jax.devices(kind)[int(index)]
     return found
 
 

@@ -96,21 +96,6 @@ def _number_functions_anew() -> None:
         pass
 
 
-def process_count() -> int:
-    """Return the number of processes that share an update."""
-    return 1
-
-
-def process_index() -> int:
-    """Return the number of this process among them."""
-    return 0
-
-
-def of_all_processes(numbers: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return the numbers `[N]` of each of the processes that share an update, `[processes, N]`."""
-    return np.array([numbers], np.int64)
-
-
 def device_count() -> int:
     """Return the number of devices that share an update."""
     return 1

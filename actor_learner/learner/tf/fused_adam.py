@@ -13,11 +13,9 @@ from actor_learner.system.types import Tensor
 def fuse(optimizer: keras.Optimizer) -> None:
     """Let `keras.optimizers.Adam` read and write weights and moments once a step; leave other optimizers as they are.
 
-    An Adam inside a LossScaleOptimizer counts, too. Keras's own step is a dozen operations over all weights: a
-    twentieth of a Nature CNN's whole update. The kernel computes the same (Kingma and Ba, arXiv:1412.6980, the
-    order of computation at the end of section 2).
+    Keras's own step is a dozen operations over all weights: a twentieth of a Nature CNN's whole update. The kernel
+    computes the same (Kingma and Ba, arXiv:1412.6980, the order of computation at the end of section 2).
     """
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if type(optimizer) is keras.optimizers.Adam and not optimizer.amsgrad:
         optimizer.update_step = functools.partial(_step, optimizer)
 
