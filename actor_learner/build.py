@@ -32,6 +32,7 @@ from actor_learner.runs.resume import Start, check_resume
 from actor_learner.spaces import structure
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import choice_counts
+from actor_learner.spaces.validate import warn_of_narrow_bounds
 from actor_learner.system import compile_cache
 from actor_learner.system.files import one_line
 from actor_learner.system.machine import learner_cores, renew_suggestion, size_text
@@ -219,7 +220,7 @@ def _beginning(config: TrainConfig, network: keras.Model) -> keras.Model:
 
 def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
     """Set the number of TensorFlow's threads by the observations and the config, before its first operation."""
-    from actor_learner.learner.threads import use_threads
+    from actor_learner.learner.backend import use_threads
 
     renew_suggestion(_learner_cores(config, observation_space))
     use_threads(config.learner_threads)
@@ -248,7 +249,7 @@ def make_learner(
 
     With several policies it is a `Team` of their learners. compute_reward: see `goal_rewards`.
     """
-    from actor_learner.learner.threads import warn_of_threads
+    from actor_learner.learner.backend import warn_of_threads
 
     lag_was_given = config.max_policy_lag and "max_policy_lag" not in config.left_open
     if lag_was_given and config.num_actors and config.learner_threads is None:
@@ -454,8 +455,6 @@ def has_rows(learner: Any, batch: Trajectory | Mapping[str, Trajectory]) -> bool
 
 def warn_of_bounds(actors: ActorPool, batch: Trajectory | Mapping[str, Trajectory]) -> None:
     """Warn where the first batch's actions lie on the bounds of their space."""
-    from actor_learner.learner.bounds import warn_of_narrow_bounds
-
     for policy in actors.policies:
         trajectory = batch[policy.name] if isinstance(batch, Mapping) else batch
         warn_of_narrow_bounds(trajectory, policy.exported.spaces(), policy.exported.distribution)

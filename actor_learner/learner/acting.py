@@ -10,7 +10,7 @@ from keras import ops
 
 from actor_learner.learner import backend
 from actor_learner.learner.cost import multiplications
-from actor_learner.learner.weights import split_weights
+from actor_learner.learner.packing import split_weights
 from actor_learner.networks.step import PolicyStep
 from actor_learner.spaces.packed import places, row_dtype, step_results
 from actor_learner.spaces.spaces import Spaces

@@ -7,9 +7,12 @@ programs are pure functions can't.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import keras
+
+from actor_learner.system.machine import available_cores
 
 if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
     from actor_learner.learner.tf.compiled import (
@@ -56,3 +59,35 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
 else:
     from actor_learner.learner.jax.compiled import *  # noqa: F403
     from actor_learner.learner.jax.devices import *  # noqa: F403
+
+
+def use_threads(count: int | None) -> None:
+    """Let the backend compute on `count` cores; None changes nothing.
+
+    Warns where it has started with another count.
+    """
+    if count is None:
+        return
+    try:
+        set_threads(count)
+    except RuntimeError:
+        if (found := threads()) != count:
+            warnings.warn(
+                f"{NAME} has started already, with {found or 'all'} threads, which can't be changed any "
+                f"more. Received: learner_threads={count}",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
+def warn_of_threads(free_cores: int) -> None:
+    """Warn if the backend would compute on more cores than the actors leave free."""
+    found = threads()
+    if (found or available_cores()) > free_cores:
+        warnings.warn(
+            f"{NAME}'s threads and the actors want the same cores, which slows both; before {NAME} is "
+            f"imported, set {THREADS}={free_cores}. Received: {found or 'all'} threads, {available_cores()} "
+            "cores",
+            UserWarning,
+            stacklevel=2,
+        )

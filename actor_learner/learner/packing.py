@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops, tree
 
-from actor_learner.system.types import Nest, Tensor
+from actor_learner.system.types import Array, Nest, Tensor
 
 MAX_BYTES = 2**16
 """Larger arrays travel alone: a further copy on the host would take longer than a transfer of their own."""
@@ -131,3 +131,13 @@ def _cut(words: Tensor, leaf: _Leaf, bitcast: Callable[[Tensor, str], Tensor]) -
         piece = ops.reshape(piece, (-1, dtype.itemsize // _WORD))
     values = ops.reshape(bitcast(piece, dtype.name), (-1,))[:count]
     return ops.cast(ops.reshape(values, leaf.shape), leaf.dtype.name)
+
+
+def split_weights(
+    vector: Array, shapes: Sequence[tuple[int, ...]], reshape: Callable[[Any, tuple[int, ...]], Any] = np.reshape
+) -> list[Array]:
+    """Return the arrays of these shapes that were raveled into a vector, as views on it. reshape: That of its kind."""
+    ends = itertools.accumulate(map(math.prod, shapes), initial=0)
+    return [
+        reshape(vector[start:end], shape) for (start, end), shape in zip(itertools.pairwise(ends), shapes, strict=True)
+    ]

@@ -20,8 +20,8 @@ from actor_learner.learner.batch import (
     without_bootstrap_row,
     without_invalid,
 )
-from actor_learner.learner.evaluation import NetworkCalls
 from actor_learner.learner.finite import Snapshot, all_finite, have_finite_squares
+from actor_learner.learner.network_calls import NetworkCalls
 from actor_learner.learner.rewards import RewardScaling, clip_reward
 from actor_learner.networks import contract
 from actor_learner.networks.memory import require_state

@@ -183,7 +183,7 @@ def repeat_updates(
     learner: al.Learner, batches: Sequence[al.Trajectory], seconds: float, *, ahead: bool
 ) -> list[float]:
     """Return the time of each update of the batches in turns; the first of those with a copy ahead doesn't count."""
-    from actor_learner.learner.prefetch import prefetching
+    from actor_learner.learner.ahead import prefetching
 
     times: list[float] = []
     begun = time.perf_counter()

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 import actor_learner as al
-from actor_learner.learner.evaluation import NetworkCalls
+from actor_learner.learner.network_calls import NetworkCalls
 from tests.support.processes import patience, wait_until
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 import actor_learner as al
 from actor_learner.algorithms.source import ShuffledEpochs
-from actor_learner.learner.order import OrderAhead
+from actor_learner.learner.ahead import OrderAhead
 from tests.learner.test_rollback import poisoned
 from tests.support.small_networks import linear_network, same_weights, weights_of
 from tests.support.trajectories import TWO_ACTIONS, random_trajectory

@@ -13,7 +13,7 @@ import pytest
 import actor_learner as al
 from actor_learner import build
 from actor_learner.learner import backend
-from actor_learner.learner.prefetch import prefetching
+from actor_learner.learner.ahead import prefetching
 from actor_learner.system import compile_cache
 from tests.support.processes import patience, wait_until
 from tests.support.small_networks import linear_network

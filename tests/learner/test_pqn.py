@@ -11,7 +11,7 @@ from keras import layers, ops
 
 import actor_learner as al
 from actor_learner.algorithms.base import Evaluated
-from actor_learner.learner.evaluation import NetworkCalls
+from actor_learner.learner.network_calls import NetworkCalls
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 from tests.support.small_networks import same_weights

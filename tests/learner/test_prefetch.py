@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import actor_learner as al
-from actor_learner.learner.prefetch import prefetching
+from actor_learner.learner.ahead import prefetching
 from tests.support.processes import wait_until
 from tests.support.small_networks import linear_network, same_weights, weights_of
 from tests.support.trajectories import TWO_ACTIONS, random_trajectory

@@ -9,10 +9,10 @@ import tensorflow as tf
 from keras import layers
 
 import actor_learner as al
+from actor_learner.learner.backend import use_threads, warn_of_threads
 from actor_learner.learner.cost import multiplications
 from actor_learner.learner.tf.compiled import Compiled
 from actor_learner.learner.tf.devices import resolve_device, use_only, use_xla
-from actor_learner.learner.threads import use_threads, warn_of_threads
 from tests.support.trajectories import TWO_ACTIONS, VECTOR
 
 
@@ -64,7 +64,7 @@ def test_cpu_is_always_there():
 
 
 def test_threads_that_the_actors_need_are_a_warning(monkeypatch):
-    monkeypatch.setattr("actor_learner.learner.threads.available_cores", lambda: 8)
+    monkeypatch.setattr("actor_learner.learner.backend.available_cores", lambda: 8)
     monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: 0)
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "4")
     warn_of_threads(4)

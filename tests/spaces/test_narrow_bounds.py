@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from actor_learner.learner.bounds import warn_of_narrow_bounds
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.validate import warn_of_narrow_bounds
 from tests.support.trajectories import VECTOR, random_trajectory
 
 NARROW = Box(-0.2, 0.2, (3,))
