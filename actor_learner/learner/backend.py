@@ -18,7 +18,6 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
     from actor_learner.learner.tf.compiled import (
         Compiled as Compiled,
         Variables as Variables,
-        apply_gradients as apply_gradients,
         choose as choose,
         cond as cond,
         device as device,

@@ -24,10 +24,10 @@ from actor_learner.learner import backend
 from actor_learner.learner.ahead import OrderAhead
 from actor_learner.learner.batch import num_environments, packed, packed_fields, sent
 from actor_learner.learner.cost import multiplications
-from actor_learner.learner.finite import Snapshot
 from actor_learner.learner.packing import Packed, split_weights
 from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
 from actor_learner.learner.state import SEEDS, SavedLearner, read_learner, restore, write_learner
+from actor_learner.learner.steps import Snapshot
 from actor_learner.learner.update import Update
 from actor_learner.networks import contract
 from actor_learner.networks.memory import Memories

@@ -23,11 +23,11 @@ from actor_learner.learner.base import Learner, no_valid_row
 from actor_learner.learner.batch import packed, sent
 from actor_learner.learner.cost import multiplications, units
 from actor_learner.learner.critics import check_critic, check_own_weights, make_critics
-from actor_learner.learner.finite import Snapshot
 from actor_learner.learner.models import TrainedModels
 from actor_learner.learner.packing import Packed
 from actor_learner.learner.replay_update import ReplayUpdate
 from actor_learner.learner.state import SEEDS, SavedLearner, restore
+from actor_learner.learner.steps import Snapshot
 from actor_learner.networks import contract
 from actor_learner.networks.memory import Memories
 from actor_learner.replay.buffer import Minibatches, ReplayBuffer

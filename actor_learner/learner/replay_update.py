@@ -11,17 +11,15 @@ from keras import ops, tree
 
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, LossGroup, OffPolicy
 from actor_learner.learner import backend
-from actor_learner.learner.finite import Snapshot, all_finite, have_finite_squares
 from actor_learner.learner.models import TrainedModels
+from actor_learner.learner.steps import Snapshot, Steps, all_finite, apply_gradients, have_finite_squares, vector
 from actor_learner.system.types import Nest, Tensor
 
 _CHECKED_ROWS = 128
 
 
-class ReplayUpdate:
+class ReplayUpdate(Steps):
     """Up to K gradient steps of models that are built. Calling it mutates weights, targets and optimizers.
-
-    If a metric, a number of this state or an output of the new network isn't finite, all of it stays as it was.
 
     optimizers: of each group, built. gradient_steps: those that were taken before.
     """
@@ -33,15 +31,14 @@ class ReplayUpdate:
         optimizers: Mapping[str, keras.Optimizer],
         gradient_steps: int = 0,
     ) -> None:
-        self._models, self._algorithm, self._optimizers = models, algorithm, dict(optimizers)
+        super().__init__(algorithm, optimizers[NETWORK])
+        self._models, self._optimizers = models, dict(optimizers)
         self._steps = keras.Variable(gradient_steps, dtype="int", trainable=False, name="gradient_steps")
-        self.metric_names: tuple[str, ...] = ()
         self.every: dict[str, int] = {}
         """Of metrics of groups that aren't stepped each time: the gradient steps from one of the group's to its next.
 
         Each of these metrics is a mean over all steps, with 0 for those that are left out.
         """
-        self.checked_names: tuple[str, ...] = ()
 
     def __call__(
         self, rows: Mapping[str, Nest], count: Tensor, move_before_update: Tensor, schedule: Mapping[str, Tensor]
@@ -55,35 +52,35 @@ class ReplayUpdate:
             schedule: Values of scheduled hyperparameters; `learning_rate` is there if it is to be written.
 
         Returns:
-            Metrics as a float32 vector, in the order of `metric_names`, "undone" (0 or 1) last; which of the things in
-            `checked_names` are finite; the temporal-difference errors `[K, M]`, 0 where nothing was learned.
+            Metrics as a float32 vector, in the order of `metric_names`; which of the things in `checked_names` are
+            finite; the temporal-difference errors `[K, M]`, 0 where nothing was learned.
         """
         before = Snapshot(self.state)
-        schedule = dict(schedule)
-        if (rate := schedule.pop("learning_rate", None)) is not None:
-            self._optimizers[NETWORK].learning_rate = rate
-        algorithm = self._algorithm.at(schedule)
+        algorithm = self._at(schedule)
         self._share_learning_rate()
         backend.cond(move_before_update > 0.0, lambda: self._models.move_targets(move_before_update), self.state)
         metrics, errors = self._learn(algorithm, rows, count)
-        self.checked_names, finite = self._finite(metrics, rows)
-        undone = ops.logical_not(ops.all(finite))
-        metrics |= {"learning_rate": self._optimizers[NETWORK].learning_rate, "undone": undone}
-        values = ops.stack([ops.cast(value, "float32") for value in metrics.values()])
-        before.put_back_where(undone)
-        self.metric_names = tuple(metrics)
-        return values, finite, errors
+        size = min(rows["reward"].shape[1], _CHECKED_ROWS)
+        observation = tree.map_structure(lambda leaf: leaf[0, :size], rows["observation"])
+        trained = [variable for name in self._optimizers for variable in self._models.trained(name)]
+        optimizers = [variable for optimizer in self._optimizers.values() for variable in optimizer.variables]
+        parts = {
+            "weights": have_finite_squares([variable.value for variable in trained]),
+            "optimizer": all_finite([variable.value for variable in optimizers]),
+            "targets": all_finite([variable.value for variable in self._models.targets]),
+            "outputs": all_finite([self._models.parameters(observation)]),
+        }
+        return *self._end(before, metrics, {}, ops.isfinite(vector(metrics)), parts), errors
 
     def _share_learning_rate(self) -> None:
         """Give every optimizer the network's learning rate, which a callback may have changed."""
-        rate = self._optimizers[NETWORK].learning_rate
+        rate = self._optimizer.learning_rate
         for name, optimizer in self._optimizers.items():
             if name != NETWORK and isinstance(rate, keras.Variable):  # else a Keras schedule, which each has
                 optimizer.learning_rate.assign(rate.value)
 
     @property
     def state(self) -> list[keras.Variable]:
-        """All variables that an update may assign, or that change between updates."""
         models = [self._models.network, *self._models.critics]
         optimizers = [variable for optimizer in self._optimizers.values() for variable in optimizer.variables]
         return [
@@ -102,8 +99,7 @@ class ReplayUpdate:
 
         def step(index: Tensor, sums: Tensor, errors: Tensor) -> tuple[Tensor, ...]:
             metrics, error = self._step(algorithm, _minibatch(rows, index))
-            values = ops.stack([ops.cast(metrics[name], "float32") for name in names])
-            return index + 1, sums + values, ops.where(ops.equal(numbers, index), error[None], errors)
+            return index + 1, sums + vector(metrics, names), ops.where(ops.equal(numbers, index), error[None], errors)
 
         start = (np.int32(0), np.zeros(len(names), np.float32), np.zeros((slots, size), np.float32))
         _, sums, errors = backend.while_loop(
@@ -135,11 +131,18 @@ class ReplayUpdate:
         """Step a group's optimizer, where it is due. Returns metrics, and the outputs for later groups."""
 
         def step(minibatch: dict[str, Nest]) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
-            gradients, metrics, outputs = self._gradients(group, minibatch)
+            def loss() -> tuple[Tensor, tuple[dict[str, Tensor], dict[str, Tensor]]]:
+                of_group = group.loss(self._models, minibatch)
+                models = {NETWORK: [self._models.network], CRITICS: self._models.critics}.get(group.name, [])
+                extra = [ops.sum(ops.stack(model.losses)) for model in models if model.losses]
+                return sum(extra, of_group.value), (dict(of_group.metrics), dict(of_group.outputs))
+
+            variables = self._models.trained(group.name)
+            gradients, (metrics, outputs) = backend.gradients(loss, variables, self.state)
             if algorithm.max_grad_norm is not None and not algorithm.clones_optimizer:
                 name = "gradient_norm" if group.name == NETWORK else f"{group.name}_gradient_norm"
                 metrics[name] = backend.global_norm([gradient for gradient in gradients if gradient is not None])
-            backend.apply_gradients(self._optimizers[group.name], gradients, self._models.trained(group.name))
+            apply_gradients(self._optimizers[group.name], gradients, variables)
             return metrics, outputs
 
         if group.every == 1:
@@ -150,8 +153,7 @@ class ReplayUpdate:
             names.extend(sorted(step(minibatch)[0]))
 
         def due() -> Tensor:
-            metrics, _ = step(minibatch)
-            return ops.stack([ops.cast(metrics[name], "float32") for name in names])
+            return vector(step(minibatch)[0], names)
 
         backend.trace_once(probe, minibatch)
         is_due = ops.equal(self._steps.value % group.every, 0)
@@ -159,45 +161,15 @@ class ReplayUpdate:
         self.every |= dict.fromkeys(names, group.every)
         return {name: values[index] for index, name in enumerate(names)}, {}
 
-    def _gradients(
-        self, group: LossGroup, minibatch: dict[str, Nest]
-    ) -> tuple[list[Tensor | None], dict[str, Tensor], Mapping[str, Tensor]]:
-        """Return the gradients of a group's loss, its metrics, and the outputs for later groups."""
-
-        def loss() -> tuple[Tensor, Any]:
-            of_group = group.loss(self._models, minibatch)
-            losses = {NETWORK: [self._models.network], CRITICS: self._models.critics}.get(group.name, [])
-            extra = [ops.sum(ops.stack(model.losses)) for model in losses if model.losses]
-            return sum(extra, of_group.value), (of_group.metrics, dict(of_group.outputs))
-
-        gradients, (metrics, outputs) = backend.gradients(loss, self._models.trained(group.name), self.state)
-        return gradients, dict(metrics), outputs
-
     def _metric_names(self, rows: Mapping[str, Nest]) -> list[str]:
         """Return the names of the metrics, found by tracing a step in a graph that is thrown away."""
         names: list[str] = []
-        constants = {name: 1.0 for name in self._algorithm.SCHEDULED if getattr(self._algorithm, name) is not None}
 
         def probe(rows: Mapping[str, Nest]) -> None:
-            names.extend(self._step(self._algorithm.at(constants), _minibatch(rows, 0))[0])
+            names.extend(self._step(self._with_constants(), _minibatch(rows, 0))[0])
 
         backend.trace_once(probe, rows)
         return sorted(names)
-
-    def _finite(self, metrics: Mapping[str, Tensor], rows: Mapping[str, Nest]) -> tuple[tuple[str, ...], Tensor]:
-        """Return the names of metrics, of the parts of the state and of outputs, and which of them are finite."""
-        trained = [variable for name in self._optimizers for variable in self._models.trained(name)]
-        optimizers = [variable for optimizer in self._optimizers.values() for variable in optimizer.variables]
-        size = min(rows["reward"].shape[1], _CHECKED_ROWS)
-        observation = tree.map_structure(lambda leaf: leaf[0, :size], rows["observation"])
-        parts = {
-            "weights": have_finite_squares([variable.value for variable in trained]),
-            "optimizer": all_finite([variable.value for variable in optimizers]),
-            "targets": all_finite([variable.value for variable in self._models.targets]),
-            "outputs": all_finite([self._models.parameters(observation)]),
-        }
-        found = ops.isfinite(ops.stack([ops.cast(value, "float32") for value in metrics.values()]))
-        return (*metrics, *parts), ops.concatenate([found, ops.stack(list(parts.values()))], axis=0)
 
 
 def _minibatch(rows: Mapping[str, Nest], index: Any) -> dict[str, Nest]:

@@ -20,9 +20,9 @@ from actor_learner.learner.batch import (
     without_bootstrap_row,
     without_invalid,
 )
-from actor_learner.learner.finite import Snapshot, all_finite, have_finite_squares
 from actor_learner.learner.network_calls import NetworkCalls
 from actor_learner.learner.rewards import RewardScaling, clip_reward
+from actor_learner.learner.steps import Snapshot, Steps, all_finite, apply_gradients, have_finite_squares, vector
 from actor_learner.networks import contract
 from actor_learner.networks.memory import require_state
 from actor_learner.spaces.spaces import Spaces
@@ -37,10 +37,8 @@ _LOG_PROBS = ("behaviour_log_prob", "target_log_prob", "log_rho")
 """The fields of a minibatch from which ratios are computed."""
 
 
-class Update:
+class Update(Steps):
     """One update of a network that is built. Calling it mutates weights, optimizer and running statistics.
-
-    If a metric, a number of this state or an output of the new network isn't finite, all of it stays as it was.
 
     fitting: How many rows may enter the network at once without gradients, beyond `batch.CHUNK_NUMBERS`.
     """
@@ -57,16 +55,13 @@ class Update:
         burn_in: int,
         fitting: int,
     ) -> None:
+        super().__init__(algorithm, optimizer)
         self._network = network
-        self._algorithm = algorithm
-        self._optimizer = optimizer
         self._trainable = list(trainable)
         self._reward_scaling = reward_scaling
         self.calls = NetworkCalls(network, spaces, sequence_length, lambda: self.state, fitting)
         self._sequence_length, self._burn_in = sequence_length, burn_in
-        self.metric_names: tuple[str, ...] = ()
         self.batch_metric_names: tuple[str, ...] = ()
-        self.checked_names: tuple[str, ...] = ()
 
     def __call__(
         self, batch: Mapping[str, Nest], order: Tensor, num_minibatches: Tensor, schedule: Mapping[str, Tensor]
@@ -82,24 +77,23 @@ class Update:
             schedule: Values of scheduled hyperparameters; `learning_rate` is there if it is to be written.
 
         Returns:
-            Metrics as a float32 vector, in the order of `metric_names`, "undone" (0 or 1) last; and which of the things
-            in `checked_names` are finite. Tracing fills these names, and `batch_metric_names`, which are metrics of
-            the whole batch, where NaN stands for no value.
+            Metrics as a float32 vector, in the order of `metric_names`; and which of the things in `checked_names` are
+            finite. Tracing fills these names, and `batch_metric_names`, which are metrics of the whole batch, where NaN
+            stands for no value.
         """
         before = Snapshot(self.state)
         with require_state():
             metrics, batch_metrics, minibatches = self._learn_batch(batch, order, num_minibatches, schedule)
-            self.checked_names, finite = self._finite(metrics, self._outputs(minibatches, order))
-        undone = ops.logical_not(ops.all(finite))
-        metrics |= batch_metrics | {"learning_rate": self._optimizer.learning_rate, "undone": undone}
-        values = ops.stack([ops.cast(value, "float32") for value in metrics.values()])
-        before.put_back_where(undone)
-        self.metric_names, self.batch_metric_names = tuple(metrics), tuple(batch_metrics)
-        return values, finite
+            outputs = self._outputs(minibatches, order)
+        self.batch_metric_names = tuple(batch_metrics)
+        values = {name: [variable.value for variable in part] for name, part in self._state_parts().items()}
+        of_weights = have_finite_squares(values.pop("weights"))
+        of_metrics = ops.isfinite(vector(metrics))
+        of_others = {name: all_finite(part) for name, part in {**values, "outputs": outputs}.items()}
+        return self._end(before, metrics, batch_metrics, of_metrics, {"weights": of_weights, **of_others})
 
     @property
     def state(self) -> list[keras.Variable]:
-        """All variables that an update may assign."""
         return list(itertools.chain(*self._state_parts().values()))
 
     def _state_parts(self) -> dict[str, list[keras.Variable]]:
@@ -113,28 +107,11 @@ class Update:
             ],
         }
 
-    def _finite(self, metrics: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> tuple[tuple[str, ...], Tensor]:
-        """Return the names of metrics, of the parts of the state and of outputs, and which of them are finite.
-
-        Weights must have finite squares, too.
-        """
-        parts = {name: [variable.value for variable in part] for name, part in self._state_parts().items()}
-        weights = have_finite_squares(parts.pop("weights"))
-        parts["outputs"] = list(outputs)
-        finite = [
-            ops.isfinite(ops.stack(list(metrics.values()))),
-            ops.stack([weights, *map(all_finite, parts.values())]),
-        ]
-        return (*metrics, "weights", *parts), ops.concatenate(finite, axis=0)
-
     def _learn_batch(
         self, batch: Mapping[str, Nest], order: Tensor, num_minibatches: Tensor, schedule: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Nest]]:
         """Learn, and update the statistics. Returns metrics of minibatches, of the batch, and their rows."""
-        schedule = dict(schedule)
-        if (rate := schedule.pop("learning_rate", None)) is not None:
-            self._optimizer.learning_rate = rate
-        algorithm = self._algorithm.at(schedule)
+        algorithm = self._at(schedule)
         batch = without_invalid(batch)
         batch["reward"] = self._scaled_reward(batch)
         if not self.calls.memories:
@@ -187,18 +164,25 @@ class Update:
         self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor, num_minibatches: Tensor
     ) -> dict[str, Tensor]:
         """Step through the minibatches. Returns metrics as means over them, the one that ends the update included."""
-        names, can_end = self._probe(algorithm, rows, order)
+        names, can_end = self._probe(rows, order)
         algorithm.check_metrics(names)
 
         def learn(index: Tensor, sums: Tensor, count: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
             """Return whether the minibatch ends the update, None if none can, the sums of metrics, and their number."""
-            gradients, metrics = self._gradients(algorithm, self._minibatch(rows, order[index]))
+            minibatch = self._minibatch(rows, order[index])
+            gradients, metrics = backend.gradients(
+                lambda: self._loss(algorithm, minibatch), self._trainable, self.state
+            )
+            metrics["gradient_norm"] = backend.global_norm([gradient for gradient in gradients if gradient is not None])
+
+            def apply() -> None:
+                apply_gradients(self._optimizer, gradients, self._trainable)
+
             if (ends := algorithm.ends_update(metrics)) is None:
-                self._apply(gradients)
+                apply()
             else:
-                backend.cond(ops.logical_not(ends), lambda: self._apply(gradients), self.state)
-            values = ops.stack([ops.cast(metrics[name], "float32") for name in names])
-            return ends, sums + values, count + 1.0
+                backend.cond(ops.logical_not(ends), apply, self.state)
+            return ends, sums + vector(metrics, names), count + 1.0
 
         nothing = tuple(map(ops.convert_to_tensor, (np.zeros(len(names), np.float32), np.float32(0.0))))
         if can_end:
@@ -216,13 +200,13 @@ class Update:
         means = sums / ops.maximum(count, 1.0)
         return {name: means[index] for index, name in enumerate(names)}
 
-    def _probe(self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor) -> tuple[list[str], bool]:
+    def _probe(self, rows: dict[str, Nest], order: Tensor) -> tuple[list[str], bool]:
         """Return the names of a step's metrics, and if they can end an update, from a graph that is thrown away."""
         names, ends = set[str](), list[bool]()
-        constants = {name: 1.0 for name in algorithm.SCHEDULED if getattr(algorithm, name) is not None}
+        algorithm = self._with_constants()
 
         def probe(rows: dict[str, Nest], order: Tensor) -> None:
-            loss, metrics = self._loss(algorithm.at(constants), self._minibatch(rows, order[0]))
+            loss, metrics = self._loss(algorithm, self._minibatch(rows, order[0]))
             metrics["gradient_norm"] = loss
             names.update(metrics)
             ends.append(algorithm.ends_update(metrics) is not None)
@@ -239,18 +223,6 @@ class Update:
         if self._network.losses:
             loss = loss + ops.sum(ops.stack(self._network.losses))
         return loss, {**metrics, "loss": loss}
-
-    def _gradients(
-        self, algorithm: Algorithm, minibatch: dict[str, Nest]
-    ) -> tuple[list[Tensor | None], dict[str, Tensor]]:
-        """Return the gradients of the loss, and metrics."""
-        gradients, metrics = backend.gradients(lambda: self._loss(algorithm, minibatch), self._trainable, self.state)
-        metrics["gradient_norm"] = backend.global_norm([gradient for gradient in gradients if gradient is not None])
-        return gradients, metrics
-
-    def _apply(self, gradients: list[Tensor | None]) -> None:
-        """Step the optimizer on the weights that have a gradient (a head that the loss ignores has none)."""
-        backend.apply_gradients(self._optimizer, gradients, self._trainable)
 
 
 def _zeroed_unless(valid: Tensor, fields: dict[str, Nest], names: tuple[str, ...]) -> dict[str, Nest]:

@@ -278,7 +278,7 @@ def constant(value):
 
 def test_what_is_kept_is_not_written_to():
     """Sparse and dense assignments in place leave a snapshot unchanged."""
-    from actor_learner.learner.finite import Snapshot
+    from actor_learner.learner.steps import Snapshot
 
     dense, sparse = (keras.Variable(np.arange(6.0, dtype=np.float32).reshape(3, 2)) for _ in range(2))
 

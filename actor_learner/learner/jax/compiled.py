@@ -328,14 +328,6 @@ def _is_zero(atom: Any) -> bool:
     return isinstance(atom, core.Literal) and bool(np.all(atom.val == 0))
 
 
-def apply_gradients(optimizer: keras.Optimizer, gradients: Sequence[Tensor | None], variables: Variables) -> None:
-    """Step the optimizer on the variables that have a gradient."""
-    pairs = [
-        (gradient, variable) for gradient, variable in zip(gradients, variables, strict=True) if gradient is not None
-    ]
-    optimizer.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
-
-
 def while_loop(
     goes_on: Callable[..., Tensor], body: Callable[..., Any], carry: tuple[Tensor, ...], state: Variables
 ) -> Any:

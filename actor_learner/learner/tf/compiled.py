@@ -151,12 +151,6 @@ def gradients(
     return tape.gradient(value, variables), further
 
 
-def apply_gradients(optimizer: keras.Optimizer, gradients: Sequence[Tensor | None], variables: Variables) -> None:
-    """Step the optimizer on the variables that have a gradient."""
-    pairs = [(g, variable) for g, variable in zip(gradients, variables, strict=True) if g is not None]
-    optimizer.apply([g for g, _ in pairs], [variable for _, variable in pairs])
-
-
 def while_loop(
     goes_on: Callable[..., Tensor], body: Callable[..., Any], carry: tuple[Tensor, ...], state: Variables
 ) -> Any:
