@@ -56,12 +56,7 @@ class ActorCritic(OnPolicy):
         return False
 
     def check_distribution(self, name: str) -> None:
-        """Raise ValueError for greedy policies, whose probabilities have no gradient."""
-        if name == "greedy":
-            raise ValueError(
-                f"{type(self).__name__} can't learn a greedy policy, whose probabilities have no gradient; leave "
-                "`distribution='greedy'` to algorithms that learn values. Received: distribution='greedy'"
-            )
+        self._refuse_greedy(name)
 
     def check_unroll_length(self, unroll_length: int) -> None:
         """Raise ValueError for unrolls of a single step, along which V-trace has nothing to correct."""

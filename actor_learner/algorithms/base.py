@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from actor_learner.algorithms.hyperparameters import Hyperparameters, RewardOptions, hyperparameter
-from actor_learner.algorithms.source import ShuffledEpochs, Source
+from actor_learner.algorithms.source import ShuffledEpochs
 from actor_learner.system.fields import check_clip_reward, check_count, check_flag, check_number
 from actor_learner.system.types import Tensor
 
@@ -50,7 +50,7 @@ class Algorithm(Hyperparameters):
         if "targets" in vars(cls) and not hasattr(cls, "actor_critic_loss"):
             raise TypeError(f"{cls.__name__} has `targets`, as actor-critics have: subclass al.algorithms.ActorCritic")
 
-    def source(self) -> Source:
+    def source(self) -> ShuffledEpochs:
         """Return the source of an update's minibatches: each batch once, whole."""
         return ShuffledEpochs()
 

@@ -258,6 +258,14 @@ class Hyperparameters(NamedFields, ABC):
     def check_distribution(self, name: str) -> None:
         """Raise ValueError if the algorithm can't learn a policy with this distribution of actions."""
 
+    def _refuse_greedy(self, name: str) -> None:
+        """Raise ValueError for the distribution of greedy policies, whose probabilities have no gradient."""
+        if name == "greedy":
+            raise ValueError(
+                f"{type(self).__name__} can't learn a greedy policy, whose probabilities have no gradient; leave "
+                "`distribution='greedy'` to algorithms that learn values. Received: distribution='greedy'"
+            )
+
     def check_layers(self, layers: Iterable[Any]) -> None:
         """Warn of a network, given by its layers, that the algorithm is unlikely to learn well."""
 

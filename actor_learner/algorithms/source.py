@@ -5,43 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from actor_learner.system.types import Array
-
-
-class Source(Protocol):
-    """Chooses the rows of each update, on the host."""
-
-    def check_batch(self, steps: int, columns: int) -> None:
-        """Warn of what doesn't fit a learner's first batch."""
-
-    def shape(self, batch_rows: int) -> tuple[int, int]:
-        """Return the most minibatches of an update from so many rows, and the rows of each."""
-
-    def order(self, valid: Array, rng: np.random.Generator) -> tuple[Array, int]:
-        """Return row indices `[minibatches, minibatch_size]`, -1 for none, and how many minibatches are learned.
-
-        valid: `[T, B]` of the batch; an index counts its rows.
-        """
-
-    def share(self, devices: int) -> Source:
-        """Return the source of one device's rows, where several devices share each minibatch.
-
-        Raises ValueError if they can't be shared evenly.
-        """
-
-    def longest_sequence(self, steps: int) -> int:
-        """Return the rows of the longest equal parts of columns of so many steps that a minibatch can hold."""
-
-    def of_sequences(self, length: int) -> Source:
-        """Return the source of sequences of so many rows, for a network with memory.
-
-        Raises ValueError if a minibatch can't hold one.
-        """
-
 
 _MIN_ROWS_PER_CALL = 8192
 """From so many rows on, a call for each epoch is faster than one call for all, up to 1.5 times."""
@@ -59,6 +26,7 @@ class ShuffledEpochs:
     sequence_length: int = 1
 
     def check_batch(self, steps: int, columns: int) -> None:
+        """Warn of what doesn't fit a learner's first batch."""
         size = self.minibatch_size
         if size is not None and size > steps * columns:
             warnings.warn(
@@ -69,12 +37,17 @@ class ShuffledEpochs:
             )
 
     def shape(self, batch_rows: int) -> tuple[int, int]:
+        """Return the most minibatches of an update from so many rows, and the rows (or sequences) of each."""
         count = batch_rows // self.sequence_length
         size = count if self.minibatch_size is None else min(self.minibatch_size // self.sequence_length, count)
         return self.epochs * math.ceil(count / size), size
 
     def order(self, valid: Array, rng: np.random.Generator) -> tuple[Array, int]:
-        """Cut a random order of the valid rows into minibatches, for each epoch; the last one may not be full."""
+        """Cut a random order of the valid rows into minibatches, for each epoch; the last one may not be full.
+
+        valid: `[T, B]` of the batch. Returns row indices `[minibatches, minibatch_size]`, -1 for none, and how many
+        minibatches are learned.
+        """
         pieces = valid.reshape(-1, self.sequence_length, valid.shape[1]).any(axis=1)
         rows = np.flatnonzero(pieces.reshape(-1))  # of 64 bits, which NumPy permutes fastest
         order = np.full(self.shape(valid.size), -1, np.int32)
@@ -88,7 +61,7 @@ class ShuffledEpochs:
         return order, self.epochs * per_epoch
 
     def share(self, devices: int) -> ShuffledEpochs:
-        """Return epochs of minibatches of a device's part of the rows."""
+        """Return epochs of a device's part of each minibatch. Raises ValueError if they can't be shared evenly."""
         size = self.minibatch_size
         if size is not None and size % devices:
             received = f"minibatch_size={size}, devices={devices}"
@@ -96,11 +69,12 @@ class ShuffledEpochs:
         return self if size is None else replace(self, minibatch_size=size // devices)
 
     def longest_sequence(self, steps: int) -> int:
-        """Return a divisor of `steps`; all of them where no part but single rows fits."""
+        """Return the longest divisor of `steps` that a minibatch can hold; all of them where only single rows fit."""
         most = steps if self.minibatch_size is None else min(steps, self.minibatch_size)
         return next((length for length in range(most, 1, -1) if steps % length == 0), steps)
 
     def of_sequences(self, length: int) -> ShuffledEpochs:
+        """Return epochs of sequences of so many rows. Raises ValueError if a minibatch can't hold one."""
         if self.minibatch_size is not None and self.minibatch_size < length:
             raise ValueError(
                 f"`minibatch_size` must be at least a sequence of {length} rows, since the network has memory; "

@@ -53,6 +53,8 @@ class _Prefetched(NamedTuple):
 class Learner:
     """Updates `network` from trajectories of any origin.
 
+    With an algorithm that has a replay buffer, `Learner(...)` makes a `ReplayLearner`, which is a subclass.
+
     `update` mutates the network's weights, its optimizer (`network.optimizer`, set here) and the learner's own counters
     and statistics; nothing else does. The update, from advantages to the last optimizer step, is one compiled graph.
 
@@ -90,16 +92,17 @@ class Learner:
     """Gradient steps that were taken without env steps, by `ReplayLearner.learn`."""
 
     of_replay: ClassVar[type[Learner]]
-    """What a learner of an algorithm with a replay buffer is; `learner.learner` says so."""
+    """`ReplayLearner`; `learner.learner` says so, because its module imports this one."""
 
     def __new__(cls, network: Any = None, algorithm: Any = None, **options: Any) -> Learner:
-        """Return a learner of this class; a `Learner` of an algorithm with a replay buffer is a `ReplayLearner`."""
-        kind = cls
-        if getattr(algorithm, "REPLAYS", False):
-            kind = Learner.of_replay if cls is Learner else cls
-            if not issubclass(kind, Learner.of_replay):
-                text = f"{cls.__name__} can't learn by {type(algorithm).__name__}"
-                raise TypeError(f"{text}: subclass {Learner.of_replay.__name__} for it")
+        """Return a learner of this class, but a `ReplayLearner` where a `Learner` itself is to have a replay buffer.
+
+        It isn't a function, so that every learner is a `Learner` to `isinstance`, and either class can be subclassed.
+        """
+        replays = getattr(algorithm, "REPLAYS", False)
+        kind = Learner.of_replay if replays and cls is Learner else cls
+        if replays and not issubclass(kind, Learner.of_replay):
+            raise TypeError(f"{cls.__name__} can't learn by {type(algorithm).__name__}: subclass ReplayLearner for it")
         return super().__new__(kind)
 
     def __init__(
@@ -121,7 +124,10 @@ class Learner:
         return_statistics: ReturnStatistics = NO_RETURNS,
         compute_reward: ComputeReward | None = None,
     ) -> None:
-        _check_arguments(network, algorithm)
+        check_floatx()
+        contract.refuse_float16(contract.require_model(network))
+        if not isinstance(algorithm, Hyperparameters):
+            raise ValueError(f"`algorithm` must be an instance, such as al.PPO(). Received: algorithm={algorithm!r}")
         self.spaces = Spaces(observation_space, action_space)
         self._seed = check_count("seed", seed, 0)
         check_count("devices", devices)
@@ -445,11 +451,6 @@ class Learner:
         return {f"{name}/{index}": variable for name, group in groups.items() for index, variable in enumerate(group)}
 
     @property
-    def _rounds(self) -> bool:
-        """True if the network computes here in fewer bits than in the actors, which act in float32."""
-        return self.tf32 or contract.computes_in(self.network, "bfloat16")
-
-    @property
     def compiled_with_xla(self) -> bool | None:
         """True if XLA compiles the update; None before the first batch."""
         return self._compiled.with_xla if self._compiled else None
@@ -492,8 +493,13 @@ class Learner:
             self.burn_in,
             fitting=a_minibatch if "GPU" in self.device else 1,
         )
-        of_arguments = _of_arguments(self._update)
-        self._compiled = backend.Compiled(of_arguments, self._update.state, with_xla=with_xla, tf32=self.tf32)
+        update = self._update
+        self._compiled = backend.Compiled(
+            lambda fields, others: update({**fields[0], **fields[1], **others[0]}, others[1], *others[2]),
+            update.state,
+            with_xla=with_xla,
+            tf32=self.tf32,
+        )
 
     def _take_prefetched(self, trajectory: Trajectory) -> Packed | None:
         """Return the copies of this very batch, if it was prefetched, and drop older ones."""
@@ -515,24 +521,20 @@ class Learner:
     ) -> tuple[Packed, Packed]:
         """Return the compiled update's arguments. prefetched: The batch's fields on the device, if they are there."""
         columns = {}
-        if self._rounds:
+        if self.tf32 or contract.computes_in(self.network, "bfloat16"):  # actors act in float32
             columns["on_policy"] = np.broadcast_to(np.asarray(on_policy, bool), trajectory.reward.shape[1:])
-        scheduled = self._scheduled_values(trajectory.valid.size)
+        rows, remaining = trajectory.valid.size, 1.0
+        if self.total_steps:  # 1 - (k - 1) / N at update k of N; rows that only reset don't count as steps
+            remaining = max(0.0, 1.0 - self.env_steps / rows / math.ceil(self.total_steps / rows))
+        scheduled = self._scheduled_at(remaining)
         numbers = (np.int32(num_minibatches), {name: np.float32(value) for name, value in scheduled.items()})
         return prefetched or packed_fields(trajectory), packed((columns, 0), (order, 1), (numbers, None))
 
-    def _scheduled_values(self, batch_rows: int) -> dict[str, float]:
+    def _scheduled_at(self, progress_remaining: float) -> dict[str, float]:
         """Return the values of schedules; the learning rate only where a schedule writes it.
 
-        A constant was written when the optimizer was made, so that callbacks may change it since. At update k of the N
-        that `total_steps` takes, 1 - (k - 1) / N of the run remains; rows that only reset don't count as steps.
+        A constant was written when the optimizer was made, so that callbacks may change it since.
         """
-        remaining = 1.0
-        if self.total_steps:
-            remaining = max(0.0, 1.0 - self.env_steps / batch_rows / math.ceil(self.total_steps / batch_rows))
-        return self._scheduled_at(remaining)
-
-    def _scheduled_at(self, progress_remaining: float) -> dict[str, float]:
         algorithm: Hyperparameters = self.algorithm
         schedule = algorithm.scheduled_values(progress_remaining=progress_remaining, env_steps=self.steps)
         if algorithm.clones_optimizer or not is_schedule(algorithm.learning_rate):
@@ -569,7 +571,12 @@ class Learner:
         self.algorithm.check_unroll_length(steps)
         self._source.check_batch(steps, columns)
         self._check_network(trajectory.observation)
-        self._remember(steps)
+        self._state_shapes = Memories(self.network).shapes
+        if self._state_shapes:
+            longest = self._share.longest_sequence(steps)
+            self._sequence_rows = check_sequences(self.sequence_length, self.burn_in, steps, longest)
+            self._source.of_sequences(self._sequence_rows)  # raises for minibatches that are too small for one
+            self._share = self._share.of_sequences(self._sequence_rows)
         if columns % self.devices:
             received = f"devices={self.devices}, {columns} columns"
             raise ValueError(f"`devices` must share the columns of a batch evenly. Received: {received}")
@@ -604,16 +611,6 @@ class Learner:
                 stacklevel=6,
             )
 
-    def _remember(self, steps: int) -> None:
-        """Let minibatches be of sequences, if the network has memory."""
-        self._state_shapes = Memories(self.network).shapes
-        if not self._state_shapes:
-            return
-        longest = self._share.longest_sequence(steps)
-        self._sequence_rows = length = check_sequences(self.sequence_length, self.burn_in, steps, longest)
-        self._source = self._source.of_sequences(length)
-        self._share = self._share.of_sequences(length)
-
     def _check_state(self, trajectory: Trajectory) -> None:
         """Compare a batch's states with the network's."""
         given = trajectory.initial_state
@@ -632,10 +629,8 @@ class Learner:
     def _check_batch(self, trajectory: Trajectory) -> None:
         """Compare a batch with the first one."""
         if (shapes := _row_shapes(trajectory.observation)) != self._row_shapes:
-            raise ValueError(
-                f"`observation` must have rows of shape {_describe_shapes(self._row_shapes)}. "
-                f"Received: {_describe_shapes(shapes)}"
-            )
+            expected, received = (each.get("", each) for each in (self._row_shapes, shapes))
+            raise ValueError(f"`observation` must have rows of shape {expected}. Received: {received}")
         self._check_state(trajectory)
         if self._reward_scaling is None:
             return
@@ -654,16 +649,6 @@ class Learner:
                 "Which layers are trainable must not change after the Learner was built; build a new Learner. "
                 f"Received: {len(now)} trainable weights, {len(self._trainable)} when it was built"
             )
-
-
-def _of_arguments(update: Update) -> Callable[[Any, Any], Any]:
-    """Return an update as a function of the tensors of `Learner._arguments`."""
-
-    def of_arguments(fields: Any, others: Any) -> Any:
-        (of_rows, of_columns), (on_policy, order, numbers) = fields, others
-        return update({**of_rows, **of_columns, **on_policy}, order, *numbers)
-
-    return of_arguments
 
 
 def no_valid_row(valid: Array) -> ValueError:
@@ -687,14 +672,3 @@ def _read_metrics(update: Update, values: Tensor, learned: bool) -> dict[str, fl
 
 def _row_shapes(observation: Any) -> dict[str, tuple[int, ...]]:
     return {name: leaf.shape[2:] for name, leaf in contract.named_leaves(observation).items()}
-
-
-def _describe_shapes(shapes: dict[str, tuple[int, ...]]) -> str:
-    return str(shapes.get("", shapes))
-
-
-def _check_arguments(network: Any, algorithm: Any) -> None:
-    check_floatx()
-    contract.refuse_float16(contract.require_model(network))
-    if not isinstance(algorithm, Hyperparameters):
-        raise ValueError(f"`algorithm` must be an instance, such as al.PPO(). Received: algorithm={algorithm!r}")

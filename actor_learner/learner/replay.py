@@ -317,17 +317,13 @@ class ReplayLearner(Learner):
             self.offline_steps += count if offline else 0
             for name, value in result.items():
                 sums[name] += value * count
-        steps = {name: self._steps_since(first, update, name) for name in sums}
+        every = {name: update.every.get(name, 1) for name in sums}
+        steps = {name: self.gradient_steps // count - first // count for name, count in every.items()}
         return {name: value / steps[name] for name, value in sums.items() if steps[name]}
 
     def _target_steps(self, env_steps: int) -> int:
         """Return the env steps by which targets move: with those to which the gradient steps offline would belong."""
         return env_steps + round(self.offline_steps / self.algorithm.updates_per_step)
-
-    def _steps_since(self, first: int, update: ReplayUpdate, name: str) -> int:
-        """Return how many of the gradient steps since the `first` give a metric."""
-        every = update.every.get(name, 1)
-        return self.gradient_steps // every - first // every
 
     def _schedule(self) -> dict[str, np.float32]:
         return {name: np.float32(value) for name, value in self._scheduled_at(self._progress_remaining).items()}
@@ -446,20 +442,10 @@ class ReplayLearner(Learner):
         numbers = np.int32(0), np.float32(0.0), self._schedule()
         with self._on_device():
             noise = self._noise(self._slots, self.algorithm.minibatch_size)
-            compiled.trace(packed((self._fields(self._blank()), None)), packed((noise, None), (numbers, None)))
+            blank = self._fields(buffer.blank(self.algorithm.minibatch_size))
+            compiled.trace(packed((blank, None)), packed((noise, None), (numbers, None)))
         names = [name for name in update.metric_names if name != "undone"]
         return (*names, *self._set_epsilon(), *self._counters(buffer))
-
-    def _blank(self) -> Minibatches:
-        """Return minibatches of zeros."""
-        assert self.buffer is not None
-        size = self.algorithm.minibatch_size
-        rows = self.buffer.blank(size * self._slots)._asdict()
-
-        def shaped(leaf: Array | None) -> Array | None:
-            return None if leaf is None else leaf.reshape(self._slots, size, *leaf.shape[1:])
-
-        return Minibatches(**tree.map_structure(shaped, rows))
 
     def _prepare_replay(self, first: Trajectory | int) -> tuple[ReplayUpdate, backend.Compiled, ReplayBuffer]:
         """Return the update, which is made for the first call, and the buffer.
@@ -478,21 +464,17 @@ class ReplayLearner(Learner):
                 validate_trajectory(first, buffer.spaces)
                 observation = first.observation
             self._check_network(observation)
-            self._plan_calls(buffer, due)
+            size = self.algorithm.minibatch_size
+            a_minibatch = size * buffer.row_bytes
+            needed = a_minibatch + size * _BYTES_OF_A_UNIT * sum(map(units, self._all_models))
+            require_memory("A minibatch doesn't fit", needed, f"minibatch_size={size}")
+            self._slots = max(1, min(_MAX_STEPS, _MAX_BYTES // a_minibatch, due))  # steps of a call: those of a batch
             self._compile_replay()
         self._check_trainable()
         assert self._replay_update is not None
         assert self._compiled is not None
         assert self.buffer is not None
         return self._replay_update, self._compiled, self.buffer
-
-    def _plan_calls(self, buffer: ReplayBuffer, due: int) -> None:
-        """Choose how many gradient steps a call takes at most: those of a batch, within bounds."""
-        size = self.algorithm.minibatch_size
-        a_minibatch = size * buffer.row_bytes
-        needed = a_minibatch + size * _BYTES_OF_A_UNIT * sum(map(units, self._all_models))
-        require_memory("A minibatch doesn't fit", needed, f"minibatch_size={size}")
-        self._slots = max(1, min(_MAX_STEPS, _MAX_BYTES // a_minibatch, due))
 
     def _build_models(self) -> TrainedModels:
         """Make the copies, the variables and the optimizers of models, which are built first."""

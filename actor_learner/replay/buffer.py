@@ -516,13 +516,15 @@ class ReplayBuffer:
         leaves = [*(2 * self.spaces.observation.leaves), *self.spaces.action.leaves]
         return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves) + 2 * self.spaces.mask_size + 20
 
-    def blank(self, count: int) -> Minibatches:
-        """Return so many rows of zeros, `[count, ...]`, whose actions are all allowed."""
-        observation, action = (structure.zeros(count) for structure in (self.spaces.observation, self.spaces.action))
-        numbers = np.zeros(count, np.float32)
-        size = self.spaces.mask_size
-        mask = np.ones((count, size), bool) if size else None
-        index = np.zeros(count, np.int64)
+    def blank(self, size: int) -> Minibatches:
+        """Return one minibatch of so many rows of zeros, `[1, size, ...]`, whose actions are all allowed."""
+        observation, action = (
+            map_leaves(lambda leaf: leaf[None], structure.zeros(size))
+            for structure in (self.spaces.observation, self.spaces.action)
+        )
+        numbers, choices = np.zeros((1, size), np.float32), self.spaces.mask_size
+        mask = np.ones((1, size, choices), bool) if choices else None
+        index = np.zeros((1, size), np.int64)
         return Minibatches(observation, action, numbers, numbers, observation, index, numbers, mask, mask)
 
     def shrink(self, capacity: int) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,9 @@ from actor_learner.system.files import (
     write_arrays,
 )
 from actor_learner.system.formats import NewerFormatError, stamped, unstamped
-from actor_learner.system.types import Array
+
+if TYPE_CHECKING:
+    from actor_learner.replay.buffer import ReplayBuffer
 
 DESCRIPTION = "replay-buffer.json"
 _MARKS = "replay-marks.npz"
@@ -37,44 +39,7 @@ BUFFER_FILES = "replay-"
 _FILE_BYTES = 2**25
 
 
-class Saved(Protocol):
-    """A replay buffer, as it is saved. Columns have numbers, counted from the first that was ever added."""
-
-    @property
-    def first_column(self) -> int:
-        """The number of the oldest column that is kept."""
-
-    @property
-    def next_column(self) -> int:
-        """The number of the next column."""
-
-    @property
-    def column_bytes(self) -> int:
-        """The bytes of a column."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return a name, the arguments, counters and random state as JSON types."""
-
-    def shares(self, name: str) -> int:
-        """Return the number below which columns are those of the buffer that described itself by this name."""
-
-    def contents(self, columns: Array) -> dict[str, Array]:
-        """Return what columns hold, `[..., columns, ...]` each."""
-
-    def put(self, columns: Array, contents: Mapping[str, Array]) -> None:
-        """Put back what `contents` returned."""
-
-    def marks(self) -> dict[str, Array]:
-        """Return which rows can be drawn, and their priorities."""
-
-    def put_marks(self, marks: Mapping[str, Array]) -> None:
-        """Put back what `marks` returned."""
-
-
-Buffer = TypeVar("Buffer", bound=Saved)
-
-
-def write_buffer(buffer: Saved, folder: Path, earlier: Path | None = None) -> dict[str, Entry]:
+def write_buffer(buffer: ReplayBuffer, folder: Path, earlier: Path | None = None) -> dict[str, Entry]:
     """Write a buffer's files into a folder that is being filled. Returns the entries of those that are links.
 
     earlier: a folder with an earlier state of the same buffer, whose files are linked where they hold the same.
@@ -102,7 +67,7 @@ def _name_in(folder: Path) -> str:
         return ""
 
 
-def _pieces(buffer: Saved) -> list[tuple[int, int]]:
+def _pieces(buffer: ReplayBuffer) -> list[tuple[int, int]]:
     """Return the first and the last number + 1 of the columns of each file: pieces of one size, the last as it is."""
     size = max(1, _FILE_BYTES // buffer.column_bytes)
     begins = range(buffer.first_column // size * size, buffer.next_column, size)
@@ -118,7 +83,7 @@ def has_buffer(folder: str | os.PathLike[str]) -> bool:
     return any(Path(folder).glob(f"{BUFFER_FILES}*"))
 
 
-def read_buffer(folder: str | os.PathLike[str], make: Callable[[Mapping[str, Any]], Buffer]) -> Buffer:
+def read_buffer(folder: str | os.PathLike[str], make: Callable[[Mapping[str, Any]], ReplayBuffer]) -> ReplayBuffer:
     """Return the buffer in a folder, file by file. Raises DamagedError if it isn't what was written.
 
     make: returns a buffer as it was described, whose columns and marks are to be put in.

@@ -38,11 +38,7 @@ class BC(OffPolicy):
             raise refusal("total_steps", expected, config.total_steps)
 
     def check_distribution(self, name: str) -> None:
-        if name == "greedy":
-            raise ValueError(
-                "BC can't learn a greedy policy, whose probabilities have no gradient; leave "
-                "`distribution='greedy'` to algorithms that learn values. Received: distribution='greedy'"
-            )
+        self._refuse_greedy(name)
 
     def network_options(self, action: Any) -> dict[str, Any]:
         bounded = all(leaf.is_bounded_box for leaf in action.leaves)
