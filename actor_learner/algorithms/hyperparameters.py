@@ -71,6 +71,9 @@ class Hyperparameters(NamedFields, ABC):
     OWN_DISTRIBUTION: ClassVar[bool] = False
     """Whether the algorithm decides what `parameters` mean. It then has no state's value of its own beside them."""
 
+    DISTRIBUTION: ClassVar[tuple[str, str]] = ("", "")
+    """The only distribution of actions that the algorithm learns, and what its network must be; "": any will do."""
+
     NEEDS_VALUE: ClassVar[bool] = True
     """Whether the network must return a state's `value`."""
 
@@ -257,6 +260,9 @@ class Hyperparameters(NamedFields, ABC):
 
     def check_distribution(self, name: str) -> None:
         """Raise ValueError if the algorithm can't learn a policy with this distribution of actions."""
+        wanted, needed = self.DISTRIBUTION
+        if wanted and name != wanted:
+            raise ValueError(f"{type(self).__name__} needs a network {needed}. Received: distribution={name!r}")
 
     def _refuse_greedy(self, name: str) -> None:
         """Raise ValueError for the distribution of greedy policies, whose probabilities have no gradient."""

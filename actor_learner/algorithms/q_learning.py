@@ -36,6 +36,10 @@ class QLearning(Hyperparameters):
         "epsilon": Metric("probability of a random action"),
     }
     OWN_DISTRIBUTION: ClassVar[bool] = True
+    DISTRIBUTION: ClassVar[tuple[str, str]] = (
+        "greedy",
+        "whose `parameters` are values of actions, behind al.ActionDistribution('greedy'), for a Discrete space",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,13 +47,6 @@ class QLearning(Hyperparameters):
             check_number(name, getattr(self, name), least=0, most=1)
         check_number("epsilon_ladder", self.epsilon_ladder, least=0)
         check_flag("dueling", self.dueling)
-
-    def check_distribution(self, name: str) -> None:
-        if name != "greedy":
-            raise ValueError(
-                f"{type(self).__name__} needs a network whose `parameters` are values of actions, behind "
-                f"al.ActionDistribution('greedy'), for a Discrete space. Received: distribution={name!r}"
-            )
 
     def check_action_space(self, action: Any) -> None:
         """Raise ValueError for actions other than a single Discrete."""

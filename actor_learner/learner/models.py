@@ -20,10 +20,14 @@ from actor_learner.system.types import Nest, Tensor
 
 
 class TrainedModels:
-    """Implements `Models` of `algorithms.off_policy`.
+    """The models of an off-policy algorithm, as its losses call them. `target`: by the slowly moving copy.
 
     The copies are variables beside the models, which are called with them: so any model has a copy, a subclassed one
     too.
+
+    Attributes:
+        bounded: True if all actions are of Boxes with bounds.
+        variables: the algorithm's own trained variables, by name.
     """
 
     def __init__(
@@ -63,25 +67,32 @@ class TrainedModels:
         return [variable for model in models for variable in model.trainable_variables]
 
     def outputs(self, observation: Nest, *, target: bool = False) -> Mapping[str, Tensor]:
+        """Return the network's outputs, `[M, ...]` each."""
         with self._weights(self.network, target):
             return contract.call_network(self.network, observation)
 
     def parameters(self, observation: Nest, *, target: bool = False) -> Tensor:
+        """Return the `parameters [M, P]` of `outputs`."""
         return self.outputs(observation, target=target)["parameters"]
 
     def log_prob(self, parameters: Tensor, action: Nest, mask: Tensor | None = None) -> Tensor:
+        """Return the log-probability `[M]` of a trajectory's actions. mask: allowed choices; None: all are."""
         return self._distribution.log_prob(parameters, self._flatten(action), mask)
 
     def sample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return actions within -1 and 1, `[M, d]`, and their log-density `[M]` there. noise: standard normal."""
         return self._distribution.draw(parameters, noise)
 
     def mode(self, parameters: Tensor) -> Tensor:
+        """Return the most likely actions within -1 and 1, `[M, d]`."""
         return self._within_one(self._distribution.mode(parameters))
 
     def mean(self, parameters: Tensor) -> Tensor:
+        """Return the means of actions in units in which bounds are -1 and 1, `[M, d]`; some may be beyond these."""
         return self._within_one(self._distribution.mode(parameters), clipped=False)
 
     def scaled(self, action: Nest) -> Tensor:
+        """Return a trajectory's actions as critics see them, `[M, d]`, within -1 and 1."""
         return self._within_one(self._flatten(action))
 
     def _within_one(self, leaves: Sequence[Tensor], *, clipped: bool = True) -> Tensor:
@@ -99,6 +110,7 @@ class TrainedModels:
         return ops.clip(scaled, -1.0, 1.0) if clipped else scaled
 
     def critic_outputs(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
+        """Return what each critic gives for an action, `[critics, M, critic_size]`."""
         found = []
         for critic in self.critics:
             with self._weights(critic, target), contract.with_noise(critic):
@@ -107,10 +119,12 @@ class TrainedModels:
         return ops.stack(found)
 
     def critic_values(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
+        """Return the value of an action by each critic, the mean of its outputs, `[critics, M]`."""
         outputs = self.critic_outputs(observation, action, target=target)
         return ops.squeeze(outputs, -1) if self.critic_size == 1 else ops.mean(outputs, axis=-1)
 
     def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of tensors, without a gradient, as one program where the update isn't one already."""
         return backend.fused(function)
 
     def call_critic(self, critic: keras.Model, observation: Nest, action: Tensor) -> Tensor:

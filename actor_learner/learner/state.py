@@ -9,10 +9,11 @@ manifest.json   size and SHA-256 of each of these, without which nothing is read
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,14 +96,10 @@ def read_learner(
     if not (Path(directory) / "learner.json").is_file():
         raise ValueError(f"There is no learner (learner.json) there. Received: directory={str(directory)!r}")
     contents = read_folder(directory, "network.", "learner.", "critic-")
-    try:
+    with _reading(directory):
         state = unstamped(Path(directory) / "learner.json", json.loads(contents["learner.json"]), FORMAT)
         description = _read_description(state)
         arrays = read_arrays(contents["learner.npz"])
-    except NewerFormatError:
-        raise
-    except Exception as error:  # the folder may come from anywhere
-        raise _no_learner(directory, error) from error
     network = network_of(contents, network, path=directory)
     description["algorithm"] = algorithm or _algorithm(description["algorithm"], directory)
     spaces = description.get("observation_space"), description["action_space"]
@@ -131,29 +128,31 @@ def read_critics(directory: Directory) -> list[keras.Model]:
 def read_variables(directory: Directory) -> Arrays:
     """Return what a saved learner's algorithm trained beside models, by "variables/0". Raises as `read_learner`."""
     contents = read_folder(directory, "learner.npz")
-    try:
+    with _reading(directory):
         arrays = read_arrays(contents["learner.npz"])
-    except Exception as error:  # the folder may come from anywhere
-        raise _no_learner(directory, error) from error
     return {name: array for name, array in arrays.items() if name.startswith("variables/")}
 
 
 def read_return_statistics(directory: Directory) -> ReturnStatistics | None:
     """Return the statistics by which a saved learner scales rewards, None if it doesn't. Raises as `read_learner`."""
     contents = read_folder(directory, "learner.")
-    try:
+    with _reading(directory):
         arrays = read_arrays(contents["learner.npz"])
         if "reward_scaling/0" not in arrays:
             return None
         return ReturnStatistics(*(float(arrays[f"reward_scaling/{index}"]) for index in (1, 2, 3)))
-    except Exception as error:  # the folder may come from anywhere
-        raise _no_learner(directory, error) from error
 
 
-def _no_learner(directory: Directory, error: Exception) -> DamagedError:
-    return DamagedError(
-        f"This isn't what `Learner.save` writes ({one_line(error)}). Received: directory={str(directory)!r}"
-    )
+@contextlib.contextmanager
+def _reading(directory: Directory) -> Iterator[None]:
+    """Say of any error that this is no saved learner: the folder may come from anywhere."""
+    try:
+        yield
+    except NewerFormatError:
+        raise
+    except Exception as error:
+        text = f"This isn't what `Learner.save` writes ({one_line(error)}). Received: directory={str(directory)!r}"
+        raise DamagedError(text) from error
 
 
 def _read_description(state: Mapping[str, Any]) -> dict[str, Any]:

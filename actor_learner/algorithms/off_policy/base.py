@@ -7,56 +7,21 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from actor_learner.algorithms.hyperparameters import Hyperparameters, Metric, hyperparameter
 from actor_learner.system.fields import HINDSIGHT, check_choice, check_clip_reward, check_count, check_number, refusal
-from actor_learner.system.types import Nest, Tensor
+from actor_learner.system.types import Tensor
+
+if TYPE_CHECKING:
+    from actor_learner.learner.models import TrainedModels
 
 NETWORK, CRITICS = "network", "critics"
 """The groups of weights that every algorithm may train, beside variables of its own."""
 
 
-class Models(Protocol):
-    """The models of an off-policy algorithm, as its losses call them."""
-
-    @property
-    def bounded(self) -> bool:
-        """True if all actions are of Boxes with bounds."""
-
-    @property
-    def variables(self) -> Mapping[str, Any]:
-        """The algorithm's own trained variables, by name."""
-
-    def outputs(self, observation: Nest, *, target: bool = False) -> Mapping[str, Tensor]:
-        """Return the network's outputs, `[M, ...]` each. target: those of its slowly moving copy."""
-
-    def parameters(self, observation: Nest, *, target: bool = False) -> Tensor:
-        """Return the `parameters [M, P]` of `outputs`."""
-
-    def log_prob(self, parameters: Tensor, action: Nest, mask: Tensor | None = None) -> Tensor:
-        """Return the log-probability `[M]` of a trajectory's actions. mask: allowed choices; None: all are."""
-
-    def sample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions within -1 and 1, `[M, d]`, and their log-density `[M]` there. noise: standard normal."""
-
-    def mode(self, parameters: Tensor) -> Tensor:
-        """Return the most likely actions within -1 and 1, `[M, d]`."""
-
-    def mean(self, parameters: Tensor) -> Tensor:
-        """Return the means of actions in units in which bounds are -1 and 1, `[M, d]`; some may be beyond these."""
-
-    def scaled(self, action: Nest) -> Tensor:
-        """Return a trajectory's actions as critics see them, `[M, d]`, within -1 and 1."""
-
-    def critic_outputs(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
-        """Return what each critic gives for an action, `[critics, M, critic_size]`. target: what their copies give."""
-
-    def critic_values(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
-        """Return the value of an action by each critic, the mean of its outputs, `[critics, M]`. target: as above."""
-
-    def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function of tensors, without a gradient, as one program where the update isn't one already."""
+Models: TypeAlias = "TrainedModels"
+"""The models of an off-policy algorithm, as its losses call them."""
 
 
 class Loss(NamedTuple):

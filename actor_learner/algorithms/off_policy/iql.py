@@ -36,6 +36,10 @@ class IQL(OffPolicy):
             "mean weight of recorded actions in the policy's loss: exp(temperature x advantage), bounded"
         ),
     }
+    DISTRIBUTION: ClassVar[tuple[str, str]] = (
+        "gaussian",
+        "whose actions are Gaussians, for a Box with bounds, and that returns a `value`",
+    )
     NUM_CRITICS: ClassVar[int] = 2
     NEEDS_VALUE: ClassVar[bool] = True
     TARGETS: ClassVar[tuple[str, ...]] = (CRITICS,)
@@ -45,13 +49,6 @@ class IQL(OffPolicy):
         check_number("expectile", self.expectile, above=0, most=1)
         check_number("temperature", self.temperature, least=0)
         check_number("max_weight", self.max_weight, above=0)
-
-    def check_distribution(self, name: str) -> None:
-        if name != "gaussian":
-            raise ValueError(
-                "IQL needs a network whose actions are Gaussians, for a Box with bounds, and that returns a `value`. "
-                f"Received: distribution={name!r}"
-            )
 
     def network_options(self, action: Any) -> dict[str, Any]:
         return {"bounded_mean": True}

@@ -37,6 +37,10 @@ class SAC(OffPolicy):
         "ent_coef": Metric("weight of the entropy"),
         "ent_coef_loss": Metric("loss of the logarithm of `ent_coef`, if that is learned"),
     }
+    DISTRIBUTION: ClassVar[tuple[str, str]] = (
+        "squashed",
+        "whose actions are squashed Gaussians, behind al.ActionDistribution('squashed'), for a Box with bounds",
+    )
     NUM_CRITICS: ClassVar[int] = 2
     TARGETS: ClassVar[tuple[str, ...]] = (CRITICS,)
 
@@ -49,13 +53,6 @@ class SAC(OffPolicy):
             check_number("ent_coef", self.ent_coef, least=0)
         if self.target_entropy != _AUTO:
             check_number("target_entropy", self.target_entropy)
-
-    def check_distribution(self, name: str) -> None:
-        if name != "squashed":
-            raise ValueError(
-                f"{type(self).__name__} needs a network whose actions are squashed Gaussians, behind "
-                f"al.ActionDistribution('squashed'), for a Box with bounds. Received: distribution={name!r}"
-            )
 
     def network_options(self, action: Any) -> dict[str, Any]:
         return {"distribution": "squashed", "state_dependent_std": True}

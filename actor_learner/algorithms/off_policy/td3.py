@@ -29,6 +29,10 @@ class TD3(OffPolicy):
     target_policy_noise: float = hyperparameter(0.2, "standard deviation of the noise on the targets' actions")
     target_noise_clip: float = hyperparameter(0.5, "bound of the noise on the targets' actions")
 
+    DISTRIBUTION: ClassVar[tuple[str, str]] = (
+        "gaussian",
+        "whose actions are Gaussians around the policy's, for a Box with bounds",
+    )
     NUM_CRITICS: ClassVar[int] = 2
     TARGETS: ClassVar[tuple[str, ...]] = (NETWORK, CRITICS)
 
@@ -37,13 +41,6 @@ class TD3(OffPolicy):
         check_count("policy_delay", self.policy_delay)
         for name in ("action_noise", "target_policy_noise", "target_noise_clip"):
             check_number(name, getattr(self, name), least=0)
-
-    def check_distribution(self, name: str) -> None:
-        if name != "gaussian":
-            raise ValueError(
-                "TD3 needs a network whose actions are Gaussians around the policy's, for a Box with bounds. "
-                f"Received: distribution={name!r}"
-            )
 
     def network_options(self, action: Any) -> dict[str, Any]:
         return {"action_noise": self.action_noise}
