@@ -165,14 +165,15 @@ class Learner:
         self._prepare_source(critics, buffer)
         with self._on_device():
             self.optimizer = network.optimizer = algorithm.make_optimizer()
-            self._trainable = list(network.trainable_variables) if network.built else None
-            if self._trainable is not None:
-                self.optimizer.build(self._trainable)
+        self._trainable: list[keras.Variable] | None = None
         if network.built:
-            self._begin_exploration()
+            self._begin()
 
-    def _begin_exploration(self) -> None:
-        """Set epsilon for the first env steps, of a network that is built, and tell the algorithm its layers."""
+    def _begin(self) -> None:
+        """Build the optimizer for a network that is built, set its first epsilon, and tell the algorithm its layers."""
+        self._trainable = list(self.network.trainable_variables)
+        with self._on_device():
+            self.optimizer.build(self._trainable)
         self._set_epsilon()
         self.algorithm.check_layers(contract.all_layers(self.network))
 
@@ -473,9 +474,6 @@ class Learner:
 
     def _compile(self, trajectory: Trajectory, with_xla: bool) -> None:
         """Make the update for batches like this one, of a network that is built."""
-        if self._trainable is None:
-            self._trainable = list(self.network.trainable_variables)
-            self.optimizer.build(self._trainable)
         if self.algorithm.rewards.scale and self._reward_scaling is None:
             num_envs = num_environments(trajectory)
             self._reward_scaling = RewardScaling(num_envs, self.algorithm.rewards.gamma, self._return_statistics)
@@ -487,7 +485,7 @@ class Learner:
             self.algorithm,
             self.spaces,
             self.optimizer,
-            self._trainable,
+            self._trainable or (),
             self._reward_scaling,
             self._sequence_rows,
             self.burn_in,
@@ -526,11 +524,10 @@ class Learner:
         rows, remaining = trajectory.valid.size, 1.0
         if self.total_steps:  # 1 - (k - 1) / N at update k of N; rows that only reset don't count as steps
             remaining = max(0.0, 1.0 - self.env_steps / rows / math.ceil(self.total_steps / rows))
-        scheduled = self._scheduled_at(remaining)
-        numbers = (np.int32(num_minibatches), {name: np.float32(value) for name, value in scheduled.items()})
+        numbers = np.int32(num_minibatches), self._scheduled_at(remaining)
         return prefetched or packed_fields(trajectory), packed((columns, 0), (order, 1), (numbers, None))
 
-    def _scheduled_at(self, progress_remaining: float) -> dict[str, float]:
+    def _scheduled_at(self, progress_remaining: float) -> dict[str, np.float32]:
         """Return the values of schedules; the learning rate only where a schedule writes it.
 
         A constant was written when the optimizer was made, so that callbacks may change it since.
@@ -539,7 +536,7 @@ class Learner:
         schedule = algorithm.scheduled_values(progress_remaining=progress_remaining, env_steps=self.steps)
         if algorithm.clones_optimizer or not is_schedule(algorithm.learning_rate):
             schedule.pop("learning_rate", None)
-        return schedule
+        return {name: np.float32(value) for name, value in schedule.items()}
 
     def _minibatch_order(self, valid: Array) -> tuple[Array, int]:
         """Return the source's order, and no minibatches while the normalization layers wait for a first batch."""
@@ -591,7 +588,7 @@ class Learner:
             seeds.put_back()
         self._place(self.network)
         if self._trainable is None:  # it wasn't built before
-            self._begin_exploration()
+            self._begin()
         names = contract.training_dependent_layers(self.network)
         self._warn_of_training_layers(names, ", so that learner and actors agree")
         for layer in self._normalization:

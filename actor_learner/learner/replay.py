@@ -135,13 +135,8 @@ class ReplayLearner(Learner):
         if hindsight is not None and hindsight.compute_reward is None and buffer.hindsight is not None:
             hindsight = replace(hindsight, compute_reward=buffer.hindsight.compute_reward)
         buffer.use_hindsight(hindsight)
-        buffer.keep_squashed(self._squashes)
+        buffer.keep_squashed(contract.distribution_and_hold(self.network)[0] == "squashed")
         self.buffer = buffer
-
-    @property
-    def _squashes(self) -> bool:
-        """True if trajectories have actions before tanh."""
-        return contract.distribution_and_hold(self.network)[0] == "squashed"
 
     @property
     def hindsight(self) -> Hindsight | None:
@@ -173,7 +168,7 @@ class ReplayLearner(Learner):
         if self._refills:
             self._refill()
         if self.buffer is None:
-            self.buffer = ReplayBuffer(
+            buffer = ReplayBuffer(
                 self.spaces.observation_space,
                 self.action_space,
                 max(algorithm.buffer_size, unroll_length),
@@ -186,7 +181,8 @@ class ReplayLearner(Learner):
                 hindsight=self.hindsight,
                 seed=self._seed,
             )
-            self.buffer.keep_squashed(self._squashes)
+            self.use_buffer(buffer)
+        assert self.buffer is not None
         return self.buffer
 
     def update(self, trajectory: Trajectory, *, on_policy: Any = False) -> dict[str, float]:
@@ -298,7 +294,7 @@ class ReplayLearner(Learner):
         for indices, fields, next_are_there in self._draw(buffer, counts):
             count, target_steps = len(indices), self._target_steps(env_steps)
             move = self.algorithm.move_before_update(min(self._targets_at, target_steps), target_steps)
-            numbers = np.int32(count), np.float32(move), self._schedule()
+            numbers = np.int32(count), np.float32(move), self._scheduled_at(self._progress_remaining)
             others = packed((self._noise(*indices.shape), None), (numbers, None))
             values, finite, errors = compiled(fields, others)
             result = dict(zip(update.metric_names, map(float, backend.to_numpy(values)), strict=True))
@@ -324,9 +320,6 @@ class ReplayLearner(Learner):
     def _target_steps(self, env_steps: int) -> int:
         """Return the env steps by which targets move: with those to which the gradient steps offline would belong."""
         return env_steps + round(self.offline_steps / self.algorithm.updates_per_step)
-
-    def _schedule(self) -> dict[str, np.float32]:
-        return {name: np.float32(value) for name, value in self._scheduled_at(self._progress_remaining).items()}
 
     def _counts(self, buffer: ReplayBuffer, due: int) -> list[int]:
         """Return the gradient steps of each call, at most what a call takes at once."""
@@ -439,7 +432,7 @@ class ReplayLearner(Learner):
 
     def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
         update, compiled, buffer = self._prepare_replay(trajectory)
-        numbers = np.int32(0), np.float32(0.0), self._schedule()
+        numbers = np.int32(0), np.float32(0.0), self._scheduled_at(self._progress_remaining)
         with self._on_device():
             noise = self._noise(self._slots, self.algorithm.minibatch_size)
             blank = self._fields(buffer.blank(self.algorithm.minibatch_size))
@@ -484,7 +477,8 @@ class ReplayLearner(Learner):
         with self._on_device():
             if not network.built:
                 contract.check_contract(network, zeros, self.spaces)
-                self._begin_exploration()
+            if self._trainable is None:
+                self._begin()
             self._check_further_outputs()
             models = TrainedModels(network, self.critics, self.algorithm, self.spaces)
             for critic in self.critics:
@@ -492,9 +486,6 @@ class ReplayLearner(Learner):
                 names = contract.training_dependent_layers(critic, noisy=True)
                 self._warn_of_training_layers(names, f", in critic {critic.name!r}")
             check_own_weights(network, self.critics)
-            if self._trainable is None:
-                self._trainable = list(network.trainable_variables)
-                self.optimizer.build(self._trainable)
             self._optimizers = {NETWORK: self.optimizer}
             for group in self.algorithm.groups():
                 if group.name != NETWORK:
