@@ -47,15 +47,12 @@ class DeviceStep:
         weights: The result of `load`. inputs: Packed rows `[N]` of the inputs of `PolicyStep.step`.
         """
         rows = len(inputs)
-        with backend.device(self.device):
-            found = backend.to_numpy(self._program(rows)(weights, inputs.view(np.uint8).reshape(rows, -1)))
-        return found.view(self._results)[:, 0]
-
-    def _program(self, rows: int) -> backend.Compiled:
-        if (compiled := self._compiled.get(rows)) is None:
+        if (program := self._compiled.get(rows)) is None:
             with_xla = backend.use_xla(self._network, self.device, 2.0 * self._multiplications * rows)
-            compiled = self._compiled[rows] = backend.Compiled(self._step, (), with_xla=with_xla)
-        return compiled
+            program = self._compiled[rows] = backend.Compiled(self._step, (), with_xla=with_xla)
+        with backend.device(self.device):
+            found = backend.to_numpy(program(weights, inputs.view(np.uint8).reshape(rows, -1)))
+        return found.view(self._results)[:, 0]
 
     def _step(self, weights: Tensor, data: Tensor) -> Tensor:
         """Return the bytes of the results, `[N, bytes]` uint8. weights: A vector. data: The bytes of the inputs."""

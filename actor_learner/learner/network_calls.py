@@ -61,7 +61,10 @@ class NetworkCalls:
 
     def _call(self, rows: Mapping[str, Nest]) -> tuple[dict[str, Tensor], State]:
         """Return the network's outputs with `log_prob`, and the state after these steps."""
-        with self._with_memory(rows) as state:
+        remembering: contextlib.AbstractContextManager[list[Tensor]] = contextlib.nullcontext([])
+        if self.memories:
+            remembering = self.memories.stepping(rows["start"], rows["initial_state"], _ROWS)
+        with remembering as state:
             outputs = contract.call_network(self._network, rows["observation"])
         action = self._actions.flatten(rows["action"])
         mask = rows.get("action_mask")
@@ -74,11 +77,6 @@ class NetworkCalls:
         if not self._greedy:
             return outputs["value"]
         return ops.max(allowed_only(outputs["parameters"][:, :-1], mask), axis=-1)  # the last is epsilon
-
-    def _with_memory(self, rows: Mapping[str, Nest]) -> contextlib.AbstractContextManager[list[Tensor]]:
-        if not self.memories:
-            return contextlib.nullcontext([])
-        return self.memories.stepping(rows["start"], rows["initial_state"], _ROWS)
 
     def evaluate(self, batch: Mapping[str, Nest], final: Mapping[str, Nest]) -> tuple[Evaluated, State]:
         """Evaluate a batch under the present weights, and return the states with which its sequences begin.

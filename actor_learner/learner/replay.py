@@ -292,7 +292,9 @@ class ReplayLearner(Learner):
         before = Snapshot(update.state if len(counts) > 1 else ())  # a call undoes itself, not those before it
         sums: dict[str, float] = defaultdict(float)
         for indices, fields, next_are_there in self._draw(buffer, counts):
-            count, target_steps = len(indices), self._target_steps(env_steps)
+            count = len(indices)
+            # Steps offline count as the env steps to which they would belong.
+            target_steps = env_steps + round(self.offline_steps / self.algorithm.updates_per_step)
             move = self.algorithm.move_before_update(min(self._targets_at, target_steps), target_steps)
             numbers = np.int32(count), np.float32(move), self._scheduled_at(self._progress_remaining)
             others = packed((self._noise(*indices.shape), None), (numbers, None))
@@ -316,10 +318,6 @@ class ReplayLearner(Learner):
         every = {name: update.every.get(name, 1) for name in sums}
         steps = {name: self.gradient_steps // count - first // count for name, count in every.items()}
         return {name: value / steps[name] for name, value in sums.items() if steps[name]}
-
-    def _target_steps(self, env_steps: int) -> int:
-        """Return the env steps by which targets move: with those to which the gradient steps offline would belong."""
-        return env_steps + round(self.offline_steps / self.algorithm.updates_per_step)
 
     def _counts(self, buffer: ReplayBuffer, due: int) -> list[int]:
         """Return the gradient steps of each call, at most what a call takes at once."""

@@ -66,7 +66,8 @@ class RewardScaling:
         reward, ended, valid: `[T, B]`; env_index: `[B]`; begins: bool `[B]`, True where the first row begins an
         episode, as it does after a replacement of the actor or of the whole process; None: unknown.
         """
-        alone = _occurs_once(env_index)
+        same = ops.equal(ops.expand_dims(env_index, 1), ops.expand_dims(env_index, 0))
+        alone = ops.equal(ops.sum(ops.cast(same, "int32"), axis=1), 1)  # the only column of its environment
         known = ops.take(self.discounted_return, env_index)
         continues = alone if begins is None else ops.logical_and(alone, ops.logical_not(begins))
         initial = ops.where(continues, known, ops.zeros_like(known))
@@ -96,12 +97,6 @@ class RewardScaling:
         term = ops.where(valid, reward, ops.zeros_like(reward))
         first = term[:1] + decay[:1] * initial[None]
         return forward_sum(ops.concatenate([first, term[1:]], axis=0), decay)
-
-
-def _occurs_once(env_index: Tensor) -> Tensor:
-    """Return for each column `[B]` whether no other column is of its environment."""
-    same = ops.equal(ops.expand_dims(env_index, 1), ops.expand_dims(env_index, 0))
-    return ops.equal(ops.sum(ops.cast(same, "int32"), axis=1), 1)
 
 
 def _variable(shape: tuple[int, ...], name: str, value: float = 0.0) -> keras.Variable:

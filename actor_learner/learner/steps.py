@@ -33,14 +33,12 @@ def in_few_parts(tensors: Iterable[Tensor]) -> list[Tensor]:
     Small tensors stand side by side, because each vector that is checked takes time to compile and to start; large
     ones don't, because that would copy them.
     """
-    vectors = [ops.cast(ops.reshape(tensor, (-1,)), "float32") for tensor in tensors if _is_floating(tensor)]
+    kinds = keras.backend
+    floating = [each for each in tensors if kinds.is_float_dtype(kinds.standardize_dtype(each.dtype))]
+    vectors = [ops.cast(ops.reshape(tensor, (-1,)), "float32") for tensor in floating]
     small = [vector for vector in vectors if vector.shape[0] <= SMALL]
     large = [vector for vector in vectors if vector.shape[0] > SMALL]
     return [ops.concatenate(small, axis=0), *large] if small else large
-
-
-def _is_floating(tensor: Tensor) -> bool:
-    return bool(keras.backend.is_float_dtype(keras.backend.standardize_dtype(tensor.dtype)))
 
 
 class Snapshot:

@@ -130,7 +130,8 @@ class ReplayBuffer:
         self.capacity = self._columns * unroll_length
         seeds = np.random.SeedSequence([check_count("seed", seed, 0), 0xB0FFE2])
         self._begin_columns()
-        _require_memory(self._bytes(), capacity)
+        marks = Sampler.size(self.capacity, prioritized=self.priority_exponent is not None)
+        _require_memory(self._store(1).nbytes * self._columns + marks, capacity)
         self._stored = self._store(self._columns)
         rng = np.random.Generator(np.random.PCG64(seeds))
         self._sampler = Sampler(unroll_length, self._columns, self.priority_exponent, rng)
@@ -181,11 +182,6 @@ class ReplayBuffer:
     def __repr__(self) -> str:
         size = f"{len(self):,} rows to draw from, capacity {self.capacity:,} env steps, {size_text(self.nbytes)}"
         return f"<ReplayBuffer: {size}>"
-
-    def _bytes(self) -> int:
-        """Return the bytes of a whole buffer, by those of a single column."""
-        column = self._store(1).nbytes
-        return column * self._columns + Sampler.size(self.capacity, prioritized=self.priority_exponent is not None)
 
     @property
     def nbytes(self) -> int:
