@@ -45,7 +45,7 @@ class OrderAhead:
         self._thread.join(_THREAD_TIMEOUT)
         if self._order is None or valid.shape != self._shape or not valid.all():
             return None
-        if generator.bit_generator.state != self._before:  # an update was undone, or had no valid row
+        if generator.bit_generator.state != self._before:  # an update was undone
             return None
         generator.bit_generator.state = self._generator.bit_generator.state
         return self._order

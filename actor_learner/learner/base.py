@@ -251,11 +251,9 @@ class Learner:
         prefetched = self._take_prefetched(trajectory)
         trajectory, update, compiled = self._prepare(trajectory)
         valid = trajectory.valid
+        env_steps = valid_rows(valid)
         random_state = self._rng.bit_generator.state
         order, num_minibatches = self._minibatch_order(valid)
-        if not (env_steps := int(valid.sum())):
-            self._rng.bit_generator.state = random_state
-            raise no_valid_row(valid)
         with self._explaining_memory_errors(valid.shape), self._on_device():
             values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched, on_policy))
             result = _read_metrics(update, values, learned=num_minibatches > 0)
@@ -648,12 +646,14 @@ class Learner:
             )
 
 
-def no_valid_row(valid: Array) -> ValueError:
-    """Return the error for a batch without a valid row."""
-    return ValueError(
-        "`valid` must be True in at least one row: there is nothing to learn from this batch, skip it. "
-        f"Received: no valid row of {valid.shape[0]} x {valid.shape[1]}"
-    )
+def valid_rows(valid: Array) -> int:
+    """Return the number of a batch's valid rows. Raises ValueError if there is none."""
+    if not (count := int(valid.sum())):
+        raise ValueError(
+            "`valid` must be True in at least one row: there is nothing to learn from this batch, skip it. "
+            f"Received: no valid row of {valid.shape[0]} x {valid.shape[1]}"
+        )
+    return count
 
 
 def _read_metrics(update: Update, values: Tensor, learned: bool) -> dict[str, float]:

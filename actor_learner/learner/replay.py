@@ -19,7 +19,7 @@ from keras import tree
 
 from actor_learner.algorithms.off_policy.base import NETWORK, OffPolicy
 from actor_learner.learner import backend
-from actor_learner.learner.base import Learner, no_valid_row
+from actor_learner.learner.base import Learner, valid_rows
 from actor_learner.learner.batch import packed, sent
 from actor_learner.learner.cost import multiplications, units
 from actor_learner.learner.critics import check_critic, check_own_weights, make_critics
@@ -208,8 +208,7 @@ class ReplayLearner(Learner):
         self.begun += 1
         update, compiled, buffer = self._prepare_replay(trajectory)
         valid = np.asarray(trajectory.valid, bool)
-        if not (env_steps := int(valid.sum())):
-            raise no_valid_row(valid)
+        env_steps = valid_rows(valid)
         if trajectory.action_mask is not None and not buffer.spaces.masked:
             raise ValueError("`action_mask` is new: the replay buffer keeps none. Received: a batch with masks")
         if self.hindsight is not None and not self.env_steps:
