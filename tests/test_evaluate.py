@@ -221,11 +221,6 @@ def test_short_episodes_do_not_count_more_often(policy):
     assert evaluation.lengths.tolist() == [2, 2, 2, 11, 11, 11]
 
 
-def test_vector_environments_of_either_kind_agree_on_a_perfect_policy(policy):
-    for vectorization in ("auto", "sync"):
-        assert evaluate(policy, "CartPole-v1", 3, env_kwargs=KWARGS, vectorization=vectorization).mean == 120.0
-
-
 def test_environments_are_closed(policy):
     closed = []
 
@@ -305,13 +300,6 @@ class TestNestedSpacesAndMasks:
         assert evaluation.lengths.tolist() == [7] * 20
         assert len(Picky.chosen) >= (2 if deterministic else 5)
 
-    def test_a_run_directory(self, tmp_path):
-        env = Picky()
-        run = create_run(TrainConfig(env=Picky, run_dir=tmp_path / "run"))
-        network = default_network(env.observation_space, env.action_space)
-        export_policy(network, env.action_space, 1, env.observation_space, masked=True).save(run.policy)
-        assert evaluate(run.path, Picky, episodes=4, deterministic=False).lengths.tolist() == [7] * 4
-
     def test_another_policy_is_refused(self):
         """It was exported without masks, or for other leaves, which are named."""
         env = Picky()
@@ -373,13 +361,6 @@ class TestLeavesGoByTheirLabels:
         policy = Policy.from_network(network, Discrete(4))
         assert list(policy.observation_space) == ["target", "hand"]
         assert evaluate(policy, Guess, episodes=3, deterministic=deterministic).returns.tolist() == [8.0] * 3
-
-    def test_a_run_directory_and_an_environment_with_another_order(self, tmp_path):
-        run = create_run(TrainConfig(env=Guess, run_dir=tmp_path / "run"))
-        network = guessing_network()
-        export_policy(network, Discrete(4), 1, Guess().observation_space).save(run.policy)
-        for order in itertools.permutations(("hand", "target")):
-            assert evaluate(run.path, functools.partial(Guess, order), episodes=2).mean == 8.0
 
     def test_a_mask_leaf_that_the_network_has_no_input_for(self):
         policy = Policy.from_network(guessing_network(), Discrete(4))

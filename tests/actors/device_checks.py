@@ -22,16 +22,12 @@ from actor_learner.benchmark.measure import as_json, measure_setting
 from actor_learner.benchmark.text import show
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
-from actor_learner.environments.jax import checks, vector
+from actor_learner.environments.jax import checks
 from actor_learner.networks.contract import call_network
 from actor_learner.networks.step import PolicyStep
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import DeviceTrajectory
 from actor_learner.spaces.validate import validate_trajectory
-from benchmarks.device import purejaxrl
-from benchmarks.device.child import speed, truncation
-from benchmarks.device.device import OF_TRUNCATION, Work
-from benchmarks.device.envs import CartPole
 from tests.support.counting_memory import Counter
 from tests.support.jax_envs import LIMIT, Drawn, Masked, MaskedByEntry, Numbers, Walk, allowed
 
@@ -150,16 +146,6 @@ def test_resets_are_expensive_by_their_loops_and_sizes():
         checks.check_env(env, Spaces(env.observation_space, env.action_space)) for env in (Looking(), Multiplying())
     ]
     assert all(each.expensive_resets for each in facts)
-
-
-def test_rows_that_exist_are_replaced_where_leaves_have_them():
-    keys = jax.random.split(jax.random.key(0, impl="rbg"), 4)
-    old = {"rows": jnp.zeros((4, 2)), "shared": jnp.zeros(3), "key": keys}
-    new = {"rows": jnp.ones((2, 2)), "shared": jnp.ones(3), "key": keys[:2]}
-    found = vector.replace_rows(4, old, jnp.array([2, 4]), new)
-    assert found["rows"][:, 0].tolist() == [0, 0, 1, 0]
-    assert not found["shared"].any()
-    assert (found["key"] == keys[jnp.array([0, 1, 0, 3])]).all()
 
 
 @pytest.mark.parametrize("max_cheap", [200, 0])
@@ -464,50 +450,6 @@ def test_a_benchmark_on_the_device_measures_rollouts_and_gives_no_advice_about_a
     assert " rollouts " in text
     assert "actor 0" not in text
     assert "other machines" not in text
-
-
-def test_cart_pole_in_jax_is_gymnasiums():
-    env, other = CartPole(), gym.make("CartPole-v1").unwrapped
-    state, seen = env.reset(jax.random.key(0))
-    other.reset()
-    other.state = np.array(seen, np.float64)
-    step, ended = jax.jit(env.step), False
-    for number in range(60):
-        action = int(number % 3 > 0)
-        stepped = step(jax.random.key(1), state, action)
-        expected, _, ended, _, _ = other.step(action)
-        np.testing.assert_allclose(stepped.observation, expected, rtol=1e-4, atol=1e-5)
-        assert bool(stepped.terminated) == ended
-        if ended:
-            break
-        state = stepped.state
-    assert ended
-
-
-def test_a_program_in_purejaxrls_manner_learns_a_time_limit_as_an_end():
-    """Where episodes of ten steps end, the mean value of GAE's returns is 4.28, by its recursion over 20 rows."""
-    found = truncation(SimpleNamespace(**vars(OF_TRUNCATION), epochs=10, updates=60, device="cpu"))
-    assert found["ours"] == pytest.approx(10.0, abs=0.1)
-    assert found["program"] == pytest.approx(4.28, abs=0.2)
-
-
-def test_a_program_in_purejaxrls_manner_learns_cart_pole():
-    env = CartPole()
-    carry, update = purejaxrl.make(env, purejaxrl.Sizes(32, 64, 512, 10), 2e-3)
-    carry = jax.jit(lambda carry: jax.lax.fori_loop(0, 40, lambda _, now: update(now), carry))(carry)
-    state, seen = jax.vmap(env.reset)(jax.random.split(jax.random.key(1), 16))
-    step, ended = jax.jit(jax.vmap(env.step, (None, 0, 0))), np.zeros(16, bool)
-    for _ in range(150):
-        action = purejaxrl.policy(carry.weights, seen)[0].argmax(-1)
-        stepped = step(jax.random.key(0), state, action)
-        state, seen, ended = stepped.state, stepped.observation, ended | np.asarray(stepped.terminated)
-    assert ended.mean() < 0.5
-
-
-def test_the_speed_of_a_work_is_measured_by_variant():
-    work = Work(4, 8, 32, actors={"NumPy": {"env": "CartPole-v1"}})
-    settings = {"epochs": 1, "num_actors": 1, "rounds": 1, "seconds": 0.01, "device": "cpu"}
-    assert set(speed(SimpleNamespace(**vars(work), **settings))) == {"device", "program", "NumPy"}
 
 
 def test_a_run_is_trained_resumed_evaluated_and_reported(tmp_path):

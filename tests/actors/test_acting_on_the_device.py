@@ -71,15 +71,6 @@ def test_trajectories_are_those_of_actors_that_act_by_themselves(env, options, l
             np.testing.assert_allclose(field, fields_of(other)[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.thorough
-def test_a_run_repeats_itself_however_fast_an_actor_is():
-    network = network_for("CartPole-v1")
-    runs = [collected("CartPole-v1", network, acting="device", num_actors=3, max_policy_lag=1) for _ in range(2)]
-    for one, other in zip(*runs, strict=True):
-        for name, field in fields_of(one).items():
-            np.testing.assert_array_equal(field, fields_of(other)[name], err_msg=name)
-
-
 def test_in_free_running_each_actor_acts_by_the_version_of_its_columns():
     network = network_for(CountingEnv)
     other, versions = keras.models.clone_model(network), [network.get_weights()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import gymnasium as gym
 import keras
@@ -203,14 +202,6 @@ def test_a_stop_word_ends_the_unroll(block, policy):
         )
 
 
-def test_times_are_parts_of_the_whole(block, policy):
-    began = time.perf_counter()
-    _, times = fill(block, policy)
-    assert times.env > 0
-    assert times.acting > 0
-    assert times.env + times.acting <= time.perf_counter() - began
-
-
 def make_actor(exported, plan, arena, seed=0, actor=0):
     startup = Startup(ENVS, ("is_success",), None, seed, actor, actor * ENVS)
     environments = make_environments(resolve_env(CountingEnv), startup)
@@ -238,17 +229,6 @@ def test_an_actor_acts_with_the_version_that_it_is_told(exported, plan, arena, n
     log_probs = keras.ops.convert_to_numpy(keras.ops.log_softmax(parameters)).reshape(ROWS, ENVS, 2)
     expected = np.take_along_axis(log_probs, rows.action[0][..., None].astype(int), -1)[..., 0]
     np.testing.assert_allclose(rows.behaviour_log_prob, expected, atol=1e-5)
-
-
-def test_an_actor_repeats_itself_and_differs_from_another(exported, plan, arena, network):
-    slots = WeightSlots(plan.parts(arena).slots, flatten_weights(network.get_weights()))
-    actions = []
-    for seed, number in ((0, 0), (0, 0), (0, 1), (1, 0)):
-        make_actor(exported, plan, arena, seed, number).fill(assign(slots))
-        actions.append(plan.parts(arena).blocks[0].columns(0, ENVS).action[0].copy())
-    np.testing.assert_array_equal(actions[0], actions[1])
-    assert not np.array_equal(actions[0], actions[2])
-    assert not np.array_equal(actions[0], actions[3])
 
 
 def test_a_replaced_actor_has_streams_of_its_own(exported):

@@ -93,16 +93,6 @@ def collect_and_publish(pool, network):
         pool.publish(network.get_weights())
 
 
-def test_collecting_twice_without_a_publish_and_publishing_twice(network, tmp_path):
-    with make_pool(network, tmp_path, slow=0.001, num_actors=2) as pool:
-        for _ in range(4):
-            pool.collect()
-            pool.collect()
-            for _ in range(6):
-                pool.publish(network.get_weights())
-        assert pool.version == 24
-
-
 def test_without_processes_nothing_runs_freely(network):
     with pytest.raises(ValueError, match=r"must be 0 or 1 with num_actors=0.* Received: max_policy_lag=2"):
         ActorPool(CountingEnv, network, num_actors=0, max_policy_lag=2)

@@ -128,16 +128,6 @@ def _standard_normal(action):
     return -0.5 * action[:, 0] ** 2 - 0.5 * np.log(2 * np.pi)
 
 
-def test_with_several_versions_of_lag_no_batch_is_too_old():
-    with make_pool(max_policy_lag=3, num_actors=2) as pool:
-        for update in range(12):
-            batches = pool.collect()
-            for trajectory in batches.values():
-                assert pool.version - trajectory.policy_version.min() <= 3
-                assert not np.isnan(trajectory.behaviour_log_prob).any()
-            pool.publish(changed(pool, update))
-
-
 def test_an_actor_that_is_killed_is_replaced():
     with make_pool(num_actors=2) as pool:
         pool.collect()

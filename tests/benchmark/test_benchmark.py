@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
 import json
 import os
-import re
 import signal
 import time
 from importlib.util import find_spec
@@ -28,8 +26,7 @@ from actor_learner.benchmark.clocks import Busyness, Stopwatch, nvml_reader
 from actor_learner.benchmark.devices import compare_devices
 from actor_learner.benchmark.from_records import describe_run, read_run_speed
 from actor_learner.benchmark.measure import as_json, measure_setting
-from actor_learner.benchmark.parts import PARTS, Part, PartProcesses, Reading, Work, unroll_cost
-from actor_learner.benchmark.roofline import Cost
+from actor_learner.benchmark.parts import PARTS, Part, PartProcesses, Work
 from actor_learner.benchmark.text import sentence, show, show_devices
 from actor_learner.benchmark.whole import LEARNER, without_learning
 from actor_learner.environments.errors import EnvError
@@ -95,15 +92,6 @@ def test_every_process_is_accounted_for(measured):
     assert measured.cpu_beside_parts > 0
     assert shares["actor_1"]["environments"] > 0
     assert sum(measured.cores_used.values()) == pytest.approx(1.0)
-
-
-@pytest.mark.slow
-def test_spans_of_a_process_follow_each_other(measured):
-    for process in (LEARNER, "actor_0", "actor_1"):
-        spans = [span for span in measured.rounds[0].run.spans if span.process == process]
-        assert len(spans) >= 3
-        assert all(span.end > span.start for span in spans)
-        assert all(second.start >= first.end - 1e-6 for first, second in itertools.pairwise(spans))
 
 
 def shown(show, found):
@@ -264,11 +252,6 @@ def test_a_stopwatch_leaves_out_what_it_waited_for_a_core_but_not_sleep():
     assert cost.wall >= cost.cpu * 0.5
 
 
-def test_readings_become_the_cost_of_an_unroll():
-    readings = [Reading(10, Cost(1.0, 0.5)), Reading(20, Cost(4.0, 3.0))]
-    assert unroll_cost(readings, 100) == Cost(pytest.approx(15.0), pytest.approx(10.0))
-
-
 @pytest.mark.thorough
 def test_devices_are_compared_by_the_same_work():
     """The CPU twice: what is compared, and how, doesn't depend on which devices these are."""
@@ -405,15 +388,6 @@ def test_a_short_run_says_what_it_does_not_know(run):
     assert any("CPU time" in line for line in read_run_speed(run.path)["unknown"])
 
 
-@pytest.mark.slow
-def test_a_run_that_recorded_no_times_has_no_roof(run):
-    for number in range(1, 4):
-        append_metrics(run, {"env_steps": 10 * number, "time_seconds": float(number)})
-    found = read_run_speed(run.path)
-    assert found["ratio"] is None
-    assert "achieved 10 steps/s" in describe_run(found)
-
-
 # The command.
 
 
@@ -498,23 +472,6 @@ def test_it_takes_what_changes_the_speed_on_this_machine_and_nothing_of_a_run():
     for flag in ("--run-dir", "--ray", "--max-restarts", "--total-steps", "--keep-checkpoints", "--quiet"):
         with pytest.raises(ValueError, match="no such flag"):
             cli.parse(["benchmark", flag])
-
-
-@pytest.mark.slow
-def test_one_of_several_that_fails_is_one_line(capsys):
-    assert cli.main(["benchmark", "--num-actors", "0", "1", "--env-kwargs", '{"no_such_thing": 1}']) == 2
-    assert re.search("^actor-learner: error: .*no_such_thing.*$", capsys.readouterr().err, re.MULTILINE)
-
-
-@pytest.mark.parametrize("words", ["", "--compare-devices cpu"])
-def test_what_xla_compiled_before_is_used(words, monkeypatch):
-    begun = []
-    monkeypatch.setattr("actor_learner.system.compile_cache.begin", begun.append)
-    for name in ("_measure", "_measure_devices"):
-        monkeypatch.setattr(cli.benchmark, name, lambda arguments, config: len(begun))
-    monkeypatch.setattr(cli.benchmark, "prepare_process", lambda *numbers: None)
-    assert cli.main(["benchmark", "--learner-threads", "3", *words.split()]) == 1
-    assert begun == [3]
 
 
 def test_sigterm_and_sighup_end_it_in_order(monkeypatch):

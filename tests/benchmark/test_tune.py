@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import os
-import signal
 import threading
 from multiprocessing import Pipe
 from pathlib import Path
@@ -16,7 +15,7 @@ from hypothesis import given, strategies as st
 
 import actor_learner as al
 from actor_learner import cli
-from actor_learner.benchmark import trial_worker, tune
+from actor_learner.benchmark import tune
 from actor_learner.benchmark.trial_worker import MeasuringProcess, Setting, Throughput, serve
 from actor_learner.benchmark.tune import (
     Trial,
@@ -142,11 +141,6 @@ def test_of_settings_that_are_as_fast_the_simplest_is_taken():
     assert choose([fast], trials_of({before: 0, fast: 0}), before) is None
 
 
-def test_a_rate_is_that_of_all_rounds():
-    assert Trial(Setting(1, 1, 1, 0, 1), [Throughput(100, 1.0), Throughput(200, 3.0)]).rate == 75
-    assert Trial(Setting(1, 1, 1, 0, 1)).rate == 0
-
-
 def test_what_can_not_be_measured_is_left_out(monkeypatch):
     monkeypatch.setattr("actor_learner.system.machine.available_memory", lambda: 50_000_000)
     small, large = Setting(2, 2, 8, 0, 1), Setting(4, 1, 8, 0, 1)
@@ -238,19 +232,6 @@ def test_what_was_found_is_told_although_it_cannot_be_written(flags, in_an_empty
     assert Path("CartPole-v1-tuned.toml").read_text() == "mine"
 
 
-def test_sigterm_and_sighup_end_it_in_order(in_an_empty_folder, monkeypatch):
-    handlers = []
-
-    def search(config, **options):
-        handlers.append(signal.getsignal(signal.SIGHUP))
-        return tuning_of(FOUND)
-
-    monkeypatch.setattr(tune, "tune", search)
-    assert cli.main(["tune"]) == 0
-    with pytest.raises(SystemExit, match=str(128 + signal.SIGHUP)):
-        handlers[0](signal.SIGHUP, None)
-
-
 @pytest.mark.slow
 def test_a_search_at_the_shell(in_an_empty_folder, monkeypatch, capsys):
     monkeypatch.setattr(tune, "_MAX_SECONDS", 0.2)
@@ -319,22 +300,6 @@ def test_a_setting_of_a_replay_buffer_is_judged_with_its_gradient_steps(without_
     dqn = al.DQN(minibatch_size=8, learning_starts=10_000, updates_per_step=0.5)
     answers_to(COUNTING.replace(algorithm=dqn), Setting(1, 2, 8, 0, 1))
     assert set(taken) == {8}
-
-
-def test_a_setting_is_judged_by_three_updates_at_least(without_xla):
-    (answer,) = answers_to(COUNTING.replace(algorithm=al.PPO(minibatch_size=8)), Setting(1, 1, 8, 0, 1), seconds=1e-9)
-    assert answer.steps == 24
-
-
-def test_the_process_that_measures_uses_what_xla_compiled_before_for_as_many_threads(monkeypatch, tmp_path):
-    called = []
-    for name in ("compile_cache.begin", "import_keras", "serve", "freeze_what_is_imported", "Connection"):
-        place = f"actor_learner.benchmark.trial_worker.{name}"
-        monkeypatch.setattr(place, lambda *given, name=name: called.append((name, given)))
-    (tmp_path / "config.toml").write_text('env = "CartPole-v1"\n')
-    trial_worker.main("3", str(tmp_path / "config.toml"), 3)
-    begun = called.index(("compile_cache.begin", (3,)))
-    assert begun < called.index(("import_keras", ()))
 
 
 def test_an_environment_that_fails_midway_is_one_line(without_xla):

@@ -75,34 +75,6 @@ class TestOptions:
         assert emulator(environments)["repeat_action_probability"] == 0.25  # what the id says
         assert "num_threads" not in gym.spec("ALE/Breakout-v5").kwargs  # our defaults stay out of the spec
 
-    @pytest.mark.parametrize(("probability", "alike"), [(0.0, True), (0.25, False)])
-    def test_sticky_actions_can_be_switched_off(self, probability, alike):
-        environments = Environments(make(repeat_action_probability=probability, noop_max=1))
-        environments.reset(3)
-        same = True
-        for step in range(60):
-            (observation,) = environments.step(np.full(2, 2 + step // 5 % 2)).observation
-            same = same and np.array_equal(observation[0], observation[1])
-        assert same is alike
-
-    @pytest.mark.parametrize(
-        ("env_kwargs", "shape", "actions"),
-        [
-            ({"stack_num": 1}, (1, 84, 84), 4),
-            ({"img_height": 64, "img_width": 48}, (4, 64, 48), 4),
-            ({"grayscale": False}, (4, 84, 84, 3), 4),
-            ({"full_action_space": True}, (4, 84, 84), 18),
-        ],
-    )
-    def test_shapes(self, env_kwargs, shape, actions):
-        environments = Environments(make(**env_kwargs))
-        assert environments.reset(0)[0].shape == (2, *shape)
-        assert environments.action_space.n == actions
-
-    def test_sync_has_the_emulators_own_frames(self):
-        environments = Environments(resolve_env("ALE/Breakout-v5", vectorization="sync").make(1))
-        assert environments.reset(0)[0].shape == (1, 210, 160, 3)
-
 
 class TestEpisodes:
     pytestmark = ALE

@@ -73,15 +73,6 @@ class TestAutoresetModes:
         np.testing.assert_array_equal(first, kept)
         assert not np.array_equal(first, second)
 
-    def test_reset_starts_all_statistics_anew(self):
-        environments = Environments(sync([functools.partial(Script, [(3, True, False)])], AutoresetMode.DISABLED))
-        environments.reset(0)
-        environments.step(np.zeros(1, np.int64))
-        environments.reset(0)
-        ended = [environments.step(np.zeros(1, np.int64)).episodes for _ in range(3)]
-        assert ended[:2] == [None, None]
-        assert (ended[2].returns.item(), ended[2].lengths.item()) == (6.0, 3.0)
-
     def test_a_seed_repeats_the_episodes_and_environments_differ(self):
         def observations(seed):
             return Environments(resolve_env("CartPole-v1", vectorization="sync").make(3)).reset(seed)[0].copy()

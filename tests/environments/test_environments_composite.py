@@ -297,10 +297,6 @@ class TestBounds:
     def test_a_batch_of_any_space_agrees(self, space, num_envs):
         assert differing_environments(batch_space(space, num_envs), space, num_envs) is None
 
-    def test_a_vector_environment_that_shows_the_single_space(self):
-        single = Box(np.zeros(2, np.float32), np.array([1, 2], np.float32))
-        assert differing_environments(single, single, 2) is None
-
 
 class TestObservations:
     @settings(max_examples=30)
@@ -317,13 +313,3 @@ class TestObservations:
         assert other.equals(one, rows)
         other.take(one)
         assert other.equals(one, np.ones(3, bool))
-
-    @pytest.mark.parametrize(
-        ("space", "raw"),
-        [(Box(-9, 9, (2,)), [[0, 0], [0, np.nan]]), (Discrete(3), [0, 3]), (MultiBinary(1), [[0], [-1]])],
-    )
-    def test_what_is_not_surely_valid_has_a_fault(self, space, raw):
-        observations = Observations(spaces.observation_structure(space), 2)
-        observations.write(np.array(raw))
-        assert not observations.surely_valid(np.zeros(2, np.float32))
-        assert observations.fault().row == 1

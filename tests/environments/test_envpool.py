@@ -133,11 +133,6 @@ class TestCartPole:
         assert len(np.unique(first(5, 5), axis=0)) == 3
         assert not np.array_equal(first(None, None), first(None, None))
 
-    @pytest.mark.parametrize("seed", [3, 2**40 + 1])
-    def test_resetting_again_with_the_seed_repeats_the_episodes(self, seed):
-        environments = environments_of("envpool:CartPole-v1", seed=seed)
-        assert play(environments, 40, seed=seed) == play(environments, 40, seed=seed)
-
     def test_closing_lets_the_pool_go(self):
         environments = environments_of("envpool:CartPole-v1")
         environments.reset(0)
@@ -155,19 +150,6 @@ class TestOthers:
         for own_rows, own_episodes in zip(rows, episodes, strict=True):
             total = sum(row.reward for row in own_rows[:5])
             assert own_episodes[0][:2] == (pytest.approx(total, rel=1e-5), 5.0)
-
-    @pytest.mark.slow
-    def test_float64_observations(self):
-        pytest.importorskip("mujoco", reason="needs mujoco")
-        (observation,) = environments_of("envpool:HalfCheetah-v5").reset(0)
-        assert (observation.dtype, observation.shape) == (np.float32, (3, 17))
-
-    def test_discrete_observations(self):
-        environments = environments_of("envpool:FrozenLake-v1")
-        (observation,) = environments.reset(0)
-        assert observation.tolist() == [0, 0, 0]
-        for _ in range(50):
-            environments.step(np.full(3, 2))
 
     def test_dicts_with_masks(self):
         """A snake that never leaves the field hardly dies; one that moves anywhere does again and again."""

@@ -79,14 +79,6 @@ def test_a_learner_s_rows_are_those_of_pettingzoo_s_own_loop(make):
         assert found == own
 
 
-def test_rewards_on_others_turns_and_deaths_and_truncations_are_among_them():
-    rows = rows_of_agent_iter(Bomb(), by_a_rule, 1)
-    assert any(terminated for *_, terminated, _ in rows)
-    rows += rows_of_agent_iter(Bomb(), lambda observation, mask: 0, 1)
-    assert any(truncated for *_, truncated in rows)
-    assert any(reward < 0 for *_, reward, _, _ in rows)
-
-
 def first_allowed(observation, mask, generator):
     return int(np.flatnonzero(mask)[0])
 

@@ -101,27 +101,6 @@ def ball_and_paddle(image):
     return ball, int(paddle[0]) if len(paddle) else int(ball[1])
 
 
-def test_image():
-    env = catch.CatchEnv()
-    image, _ = env.reset(seed=0)
-    assert (image.shape, image.dtype) == ((60, 60, 1), np.uint8)
-    assert env.observation_space.contains(image)
-    ball, paddle = ball_and_paddle(image)
-    assert ball[0] == 0
-    assert paddle == catch.COLUMNS // 2
-    assert (image == catch.BALL).sum() == (image == catch.PADDLE).sum() == catch.CELL**2
-
-
-def test_paddle_moves_and_stops_at_the_walls():
-    env = catch.CatchEnv()
-    env.reset(seed=0)
-    paddles = [ball_and_paddle(env.step(np.int64(0))[0])[1] for _ in range(8)]
-    assert paddles == [5, 4, 3, 2, 1, 0, 0, 0]
-    env.reset()
-    paddles = [ball_and_paddle(env.step(np.int64(2))[0])[1] for _ in range(8)]
-    assert paddles == [7, 8, 9, 10, 11, 11, 11, 11]
-
-
 @pytest.mark.parametrize("caught", [True, False])
 def test_reward_comes_with_the_end(caught):
     env = catch.CatchEnv()

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from actor_learner_envs import latency
-from actor_learner_envs.latency import EPISODE_STEPS, LatencyEnv, LatencyVectorEnv, StepTime
-from hypothesis import given, settings, strategies as st
+from actor_learner_envs.latency import EPISODE_STEPS, LatencyEnv, LatencyVectorEnv
 
 SEEDS = range(2000)
 
@@ -58,50 +57,6 @@ def test_slow_or_not_by_the_seed(kind, slow, slept):
     env.reset(seed=seed_that_is(not slow, env.step_time))
     step(env)
     assert slept == ([25.0, 25.0, 0.25] if slow else [0.25, 0.25, 25.0])
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.5, 1.0])
-def test_fraction_of_slow_seeds(fraction):
-    slow = np.mean([StepTime(slow_fraction=fraction).is_slow(seed) for seed in SEEDS])
-    assert slow == pytest.approx(fraction, abs=4 * np.sqrt(fraction * (1 - fraction) / len(SEEDS)))
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 2**31 - 1), st.floats(0, 1), st.floats(0, 1))
-def test_a_larger_fraction_keeps_the_slow_ones(seed, one, other):
-    smaller, larger = sorted((one, other))
-    assert StepTime(slow_fraction=smaller).is_slow(seed) <= StepTime(slow_fraction=larger).is_slow(seed)
-
-
-@pytest.mark.parametrize("slow", [False, True])
-def test_tail(slow):
-    time, generator = StepTime(step_time=0.5, tail=3.0), np.random.default_rng(0)
-    drawn = np.array([time.draw(generator, slow) for _ in range(20_000)]) / (100.0 if slow else 1.0)
-    shortest = 0.5 * 2 / 3
-    assert drawn.min() >= shortest
-    assert drawn.mean() == pytest.approx(0.5, rel=0.03)
-    for times in (2, 4):  # what a Pareto distribution is: P(X > t * shortest) = t ** -tail
-        expected = times**-3.0
-        margin = 4 * np.sqrt(expected / len(drawn))
-        assert (drawn > times * shortest).mean() == pytest.approx(expected, abs=margin)
-
-
-@both
-def test_waiting_repeats_and_changes_nothing_that_is_shown(kind, slept):
-    def play(**kwargs):
-        slept.clear()
-        env = make(kind, **kwargs)
-        shown = [env.reset(seed=3)[0]]
-        env.action_space.seed(0)
-        shown += [step(env)[0] for _ in range(5)]
-        return np.stack(shown), list(slept)
-
-    shown, seconds = play(tail=1.5)
-    again, same_seconds = play(tail=1.5)
-    assert seconds == same_seconds
-    assert len(set(seconds)) == 5
-    np.testing.assert_array_equal(shown, again)
-    np.testing.assert_array_equal(shown, play()[0])
 
 
 @both

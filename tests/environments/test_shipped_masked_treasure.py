@@ -5,8 +5,7 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
-from actor_learner_envs.masked_treasure import CELL, STEP_COST, MaskedTreasureEnv, distances
-from gymnasium.spaces import Dict
+from actor_learner_envs.masked_treasure import STEP_COST, MaskedTreasureEnv, distances
 from hypothesis import given, settings, strategies as st
 
 ID = "actor_learner/MaskedTreasure-v0"
@@ -85,26 +84,6 @@ def test_best_return_is_the_documented_one():
     assert gym.spec(ID).reward_threshold < 0.878
 
 
-@pytest.mark.parametrize(("masked", "documented"), [(True, -0.70), (False, -0.97)])
-def test_random_returns_are_the_documented_ones(masked, documented):
-    env = gym.make(ID, disable_env_checker=True)
-    env.action_space.seed(0)
-    env.reset(seed=0)
-
-    def policy(observation, info):
-        return env.action_space.sample(info["action_mask"] if masked else None)
-
-    returns = [play(env, policy)[0] for _ in range(200)]
-    assert np.mean(returns) == pytest.approx(documented, abs=4 * np.std(returns) / np.sqrt(200))
-
-
-def test_wasting_every_step_is_truncated():
-    env = gym.make(ID)
-    total, length, (_, _, terminated, truncated, _) = play(env, lambda seen, info: squares_of(seen)[0], seed=0)
-    assert (length, terminated, truncated) == (50, False, True)
-    assert total == pytest.approx(-1.0)
-
-
 @settings(max_examples=10)
 @given(seed=st.integers(0, 1000), actions=st.lists(st.integers(0, 63), max_size=10))
 def test_masks_are_the_same_wherever_they_are_found(seed, actions):
@@ -122,33 +101,6 @@ def test_masks_are_the_same_wherever_they_are_found(seed, actions):
         assert "action_mask" not in nested_info
         assert "action_mask" not in seen[None][1]
         assert envs["observation"].observation_space.contains(nested)
-
-
-def test_spaces():
-    env = MaskedTreasureEnv(mask_in="observation")
-    assert isinstance(env.observation_space, Dict)
-    assert list(env.observation_space) == ["action_mask", "observation"]
-    assert env.observation_space["action_mask"].shape == (64,)
-    assert env.action_space.n == 64
-    assert MaskedTreasureEnv().observation_space == env.observation_space["observation"]
-    own = env.reset(seed=0)[0]["action_mask"]
-    kept = own.copy()
-    own[:] = 1  # it belongs to the caller
-    np.testing.assert_array_equal(env.action_mask, kept)
-
-
-def test_render():
-    env = MaskedTreasureEnv(size=4, render_mode="rgb_array")
-    observation, info = env.reset(seed=1)
-    player, treasure = squares_of(observation)
-    image = env.render()
-    assert (image.shape, image.dtype) == ((4 * CELL, 4 * CELL, 3), np.uint8)
-    squares = image[::CELL, ::CELL].reshape(16, 3)
-    assert squares[player].tolist() == [255, 255, 255]
-    assert squares[treasure].tolist() == [255, 215, 0]
-    grey = set(np.flatnonzero((squares == 64).all(axis=1)))
-    assert grey == set(np.flatnonzero(info["action_mask"])) - {treasure}
-    assert MaskedTreasureEnv().render() is None
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from actor_learner_envs.memory import MemoryEnv
-from gymnasium.wrappers import FrameStackObservation
 from hypothesis import given, settings, strategies as st
 
-ID = "actor_learner/Memory-v0"
 CUES, DELAYS = st.integers(2, 6), st.integers(0, 6)
 
 
@@ -54,30 +51,6 @@ def test_reward_is_for_the_right_answer_to_the_question(cues, delay, data):
     _, rewards, last = play(env, [*before, answer])
     assert rewards == [0.0] * (delay + 1) + [float(answer == cue)]
     assert last == (True, False, {"is_success": answer == cue})
-
-
-def test_every_answer_has_its_chance():
-    env = MemoryEnv(cues=5)
-    env.reset(seed=0)
-    shown = [int(env.reset()[0].argmax()) for _ in range(2000)]
-    assert np.bincount(shown) / 2000 == pytest.approx(np.full(5, 0.2), abs=0.04)
-
-
-def test_enough_observations_are_memory_enough():
-    env = FrameStackObservation(gym.make(ID, delay=3), stack_size=5)
-    for seed in range(10):
-        observation, _ = env.reset(seed=seed)
-        total, terminated = 0.0, False
-        while not terminated:
-            answer = observation[0, :-1].argmax()  # the cue, when the question is asked
-            observation, reward, terminated, _, _ = env.step(answer)
-            total += reward
-        assert total == 1.0
-    too_short = FrameStackObservation(gym.make(ID, delay=3), stack_size=4)
-    too_short.reset(seed=0)
-    question = [too_short.step(np.int64(0))[0] for _ in range(4)][-1]
-    assert question[-1, -1] == 1
-    assert not question[:, :-1].any()
 
 
 @pytest.mark.parametrize(

@@ -251,19 +251,6 @@ def test_a_gpu_evaluates_as_many_rows_at_once_as_a_minibatch_has(device, rows, m
     assert sizes == [(64 // rows, rows)]
 
 
-@pytest.mark.thorough
-def test_a_learner_that_evaluates_in_chunks_learns_the_same(monkeypatch):
-    weights = []
-    for numbers in (2**22, 64):
-        monkeypatch.setattr(rows_module, "CHUNK_NUMBERS", numbers)
-        network = al.default_network(SMALL_SENSES, HYBRID, hidden_sizes=(8,))
-        learner = al.Learner(network, al.PPO(epochs=1), action_space=HYBRID)
-        learner.update(random_trajectory(HYBRID, observation_space=SMALL_SENSES, masked=True))
-        weights.append(weights_of(network))
-    for whole, chunked in zip(*weights, strict=True):
-        np.testing.assert_allclose(whole, chunked, rtol=1e-4, atol=1e-6)
-
-
 def test_mixed_precision_takes_its_own_log_probabilities_of_its_own_batches():
     """Actors compute in float32: at lag 0 the ratio would not be 1. Other columns keep the actors' numbers."""
     keras.config.set_dtype_policy("mixed_bfloat16")

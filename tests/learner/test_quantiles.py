@@ -9,7 +9,7 @@ from keras import layers, ops
 
 import actor_learner as al
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK
-from tests.algorithms.test_quantiles import loss_and_slope, quantiles_of_two_values
+from tests.algorithms.test_quantiles import loss_and_slope
 from tests.learner.test_replay import (
     OFTEN,
     SGD,
@@ -114,21 +114,6 @@ def test_a_gradient_step_is_the_optimizer_s_on_the_loss(algorithm):
     gradients = gradients_of(lambda: group.loss(models, tensors(rows)).value, variables)
     for variable, new, gradient in zip(variables, after, gradients, strict=True):
         np.testing.assert_allclose(new, np.asarray(variable.value) - 0.1 * gradient, rtol=1e-5, atol=1e-6)
-
-
-def test_quantiles_converge_to_the_distribution_of_a_bandit_s_rewards():
-    """The first arm gives 0, or 10 with probability 0.25, and the second 4: its mean is higher."""
-    fields = {"learning_starts": 512, "updates_per_step": 0.5, "minibatch_size": 64, "gamma": 0.0}
-    algorithm = qrdqn(**fields, learning_rate="linear_0.1", quantiles=8)
-    learner = make_learner(algorithm, total_steps=2048)
-    for seed in range(4):
-        rows = batch(learner, seed, columns=64)
-        rewards = np.where(np.arange(512) % 4 == 0, 10.0, 0.0).reshape(8, 64).astype(np.float32)
-        rows = rows._replace(observation=np.zeros_like(rows.observation))
-        learner.update(rows._replace(reward=np.where(rows.action == 0, rewards, 4.0).astype(np.float32)))
-    quantiles = np.asarray(learner.network(np.zeros((1, 4), np.float32))["quantiles"])[0]
-    np.testing.assert_allclose(quantiles[0], quantiles_of_two_values(8, 0.25, 10.0), atol=0.6)
-    np.testing.assert_allclose(quantiles[1], 4.0, atol=0.2)
 
 
 def test_values_are_means_of_the_quantiles_which_actors_never_see():

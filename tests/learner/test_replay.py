@@ -8,18 +8,15 @@ import math
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from gymnasium.spaces import Box, Dict
 from keras import layers, ops
 
 import actor_learner as al
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK
 from actor_learner.learner import replay
-from actor_learner.learner.packing import of_arrays
 from actor_learner.learner.replay import ReplayLearner
 from actor_learner.spaces.structure import action_structure
 from actor_learner.system.files import write_folder_atomically
-from tests.support.processes import wait_until
 from tests.support.small_networks import trace_count
 from tests.support.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory, usable_rewards
 
@@ -364,18 +361,6 @@ KINDS = [
 ]
 
 
-def test_sac_s_targets_follow_every_step():
-    learner = make_learner(sac_of_one_step())
-    learner.update(batch(learner, 0))
-    assert learner.gradient_steps == 1
-    before = [np.asarray(copy.value) for copy in learner._models.targets]
-    learner.update(batch(learner, 5))
-    after = [np.asarray(w.value) for critic in learner.critics for w in critic.weights]
-    for copy, old, new in zip(learner._models.targets, before, after, strict=True):
-        np.testing.assert_allclose(np.asarray(copy.value), old + 0.25 * (new - old), rtol=1e-5, atol=1e-7)
-    assert learner.gradient_steps == 2
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_an_update_that_is_not_finite_is_undone_and_its_rows_are_never_drawn(trained, name):
     learner = trained(name)
@@ -515,42 +500,6 @@ def test_actions_without_bounds_are_refused(make, space):
         al.Learner(network, make(), action_space=space, observation_space=VECTOR)
 
 
-def test_the_next_rows_are_on_the_device_before_the_present_ones_are_learned(monkeypatch):
-    learner, sent = make_learner(dqn(minibatch_size=16)), []
-    learner._slots = 4
-    buffer = learner.make_buffer(len(batch(learner).reward), action_masks=False)
-    buffer.add(batch(learner))
-
-    def send(*arguments, own=learner._send):
-        sent.append(own(*arguments))
-        return sent[-1]
-
-    monkeypatch.setattr(learner, "_send", send)
-    drawn = []
-    for indices, fields, _ in learner._draw(buffer, [4, 4, 2]):
-        drawn.append(indices)
-        wait_until(lambda: len(sent) == min(len(drawn) + 1, 3))
-        assert not any(isinstance(array, np.ndarray) for array in fields.arrays)
-        reward = of_arrays(lambda parts: parts[0]["reward"], [fields], tf.bitcast)(fields.arrays)
-        assert reward.shape == (4, 16)
-    assert [len(indices) for indices in drawn] == [4, 4, 2]
-    np.testing.assert_array_equal(reward[2:], 0.0)
-
-
-@pytest.mark.thorough
-def test_several_calls_of_an_update_draw_the_same_rows_twice(monkeypatch):
-    monkeypatch.setattr(replay, "_MAX_STEPS", 10)
-
-    def run():
-        learner = make_learner(dqn(updates_per_step=1.0, prioritized=True))
-        return [learner.update(batch(learner, seed)) for seed in range(3)], learner.flat_weights()
-
-    (one, weights), (other, others) = run(), run()
-    assert one == other
-    np.testing.assert_array_equal(weights, others)
-    assert one[-1]["gradient_steps"] == 96
-
-
 @pytest.mark.parametrize("make", [dqn, *(pytest.param(make, marks=pytest.mark.thorough) for make in (td3,))])
 def test_a_call_of_many_gradient_steps_is_as_many_calls_of_one(make, monkeypatch):
     """Of the same rows: what moves targets, delays policies or draws noise counts gradient steps, not calls.
@@ -583,16 +532,6 @@ def test_a_call_of_many_gradient_steps_is_as_many_calls_of_one(make, monkeypatch
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
     for one, other in zip(whole[1], split[1], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-
-
-def test_flags_of_another_dtype_say_the_same():
-    learners = [make_learner(dqn()) for _ in range(2)]
-    for seed, dtype in enumerate([np.int64, np.uint8, list]):
-        one = batch(learners[0], seed, invalid_rate=0.1)
-        other = one._asdict()
-        for name in ("valid", "terminated", "truncated"):
-            other[name] = other[name].tolist() if dtype is list else other[name].astype(dtype)
-        assert learners[0].update(one) == learners[1].update(one._replace(**other))
 
 
 def test_critics_of_one_s_own_and_composite_spaces():

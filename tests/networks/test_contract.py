@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -27,7 +24,6 @@ from actor_learner.networks.default import default_network, with_normalization
 from actor_learner.networks.layers import ActionDistribution, ObservationNormalization
 from actor_learner.policy.policy import Policy
 from actor_learner.spaces.spaces import Spaces
-from tests.support.processes import patience
 from tests.support.trajectories import TWO_ACTIONS, VECTOR
 
 
@@ -238,24 +234,6 @@ def test_the_observations_seen_so_far_can_be_made_to_weigh_less():
     assert float(layer.count) == 10.0
     cap_statistics(network, 100)
     assert float(layer.count) == 10.0
-
-
-DENSE_ON_FOUR_AXES = """
-import keras
-import numpy as np
-
-network = keras.Sequential([keras.Input((1, 9, 64)), keras.layers.Dense(32)])
-for _ in range(20):
-    network(np.ones((32, 1, 9, 64), np.float32))
-"""
-
-
-@pytest.mark.thorough
-def test_a_dense_layer_on_four_axes_damages_no_memory():
-    """With Keras 3.14 and TensorFlow 2.21 the process aborts on a CPU with AVX-512."""
-    command = [sys.executable, "-c", DENSE_ON_FOUR_AXES]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience(60))
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -189,14 +189,6 @@ def test_planes_of_zeros_and_ones_take_minatars_network_unscaled(shape, dtype):
     np.testing.assert_array_equal(ops.convert_to_numpy(scaled(np.ones((1, *space.shape), dtype))), 1.0)
 
 
-def test_a_small_image_beside_a_vector():
-    space = Dict(camera=Box(0, 255, (16, 16, 3), np.uint8), joints=VECTOR)
-    network = default_network(space, TWO_ACTIONS)
-    check_network(network, Spaces(space, TWO_ACTIONS))
-    assert network.get_layer("camera.features").kernel.shape == (14 * 14 * 16, 128)
-    assert "(16, 16, 3) is treated as an image for the network 'small'" in describe_image(space)
-
-
 @pytest.mark.parametrize(
     "space",
     [
@@ -211,14 +203,6 @@ def test_a_grid_of_few_places_or_unclear_planes_is_a_vector(space):
     assert not [layer for layer in network.layers if isinstance(layer, keras.layers.Conv2D)]
     assert describe_image(space) == f"Observations of shape {space.shape} are treated as a vector."
     check_network(default_network(space, TWO_ACTIONS, normalize_observation=True), Spaces(space, TWO_ACTIONS))
-
-
-@pytest.mark.parametrize("shape", [(40, 44, 4), (4, 40, 40), (10, 10, 4), (3, 12, 12), (17, 40, 40)])
-def test_clear_channels_are_no_cause_for_a_warning(shape):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        network = default_network(Box(0, 255, shape, np.uint8), TWO_ACTIONS)
-    assert network.get_layer("convolution_1").kernel.shape[2] == min(shape)
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((9, 40, 12), -3), ((12, 40, 9), -1), ((10, 10, 10), -1)])
@@ -367,13 +351,6 @@ def test_every_kind_of_leaf_reaches_the_heads():
     assert found["value"].shape == (3,)
 
 
-def test_without_images_there_are_two_trunks_on_all_leaves():
-    space = Dict(a=VECTOR, b=MultiDiscrete([2, 3]), c=MultiBinary(2), d=Box(-1, 1, (2, 3)))
-    network = default_network(space, TWO_ACTIONS)
-    assert network.get_layer("policy_hidden_1").kernel.shape == (4 + 5 + 2 + 6, 64)
-    assert network.get_layer("value_hidden_1").kernel.shape == (17, 64)
-
-
 def test_each_leaf_changes_the_outputs():
     space = Dict(a=VECTOR, b=MultiDiscrete([2, 3]), c=MultiBinary(2), d=Discrete(4), e=Box(0, 255, (36, 36), np.uint8))
     network = default_network(space, TWO_ACTIONS)
@@ -468,12 +445,6 @@ def test_keys_of_any_name_are_inputs_and_survive_a_file(space, tmp_path):
     network.save(tmp_path / "network.keras")
     found = outputs(keras.models.load_model(tmp_path / "network.keras"), observation)
     np.testing.assert_array_equal(found["parameters"], expected["parameters"])
-
-
-def test_one_image_among_masks_goes_straight_to_the_heads():
-    space = Dict(screen=Box(0, 255, (36, 36), np.uint8), action_mask=MultiBinary(2))
-    network = default_network(space, TWO_ACTIONS)
-    assert network.get_layer("logits").kernel.shape == (512, 2)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

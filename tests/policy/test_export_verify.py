@@ -134,12 +134,6 @@ def test_drawn_observations_are_valid(space, seed):
         assert space.contains((row + (0 if leaf.start is None else leaf.start)).astype(space.dtype))
 
 
-def test_drawn_observations_use_the_whole_space():
-    for space, distinct in ((Discrete(5), 5), (MultiDiscrete([3, 3]), 3), (Box(0, 255, (9,), np.uint8), 250)):
-        (leaf,) = spaces.observation_structure(space).leaves
-        assert len(np.unique(draw_leaf(leaf, np.random.default_rng(0), 999))) >= distinct
-
-
 def test_integers_without_bounds_are_drawn_small():
     """A network with an embedding may declare no more than an int32 input."""
     limits = np.iinfo(np.int32)
@@ -151,19 +145,6 @@ def drawn(observation_space, action_space, masked, rows=4):
     network = default.default_network(observation_space, action_space)
     policy = PolicyStep(network, Spaces(observation_space, action_space, masked))
     return draw_inputs(policy, rows)
-
-
-def test_inputs_are_leaves_noise_and_mask():
-    action_space = Dict([("box", Box(-1, 1, (2,))), ("kind", Discrete(4)), ("bits", MultiBinary(3))])
-    space = Dict({"a": VECTOR, "n": Discrete(3)})
-    batches = drawn(space, action_space, masked=True, rows=3)
-    assert len(batches) == 3
-    for a, n, noise, mask in batches:
-        assert [array.shape for array in (a, n, noise, mask)] == [(3, 6), (3,), (3, 4 + 2), (3, 4)]
-        assert ((noise[:, :4] > 0) & (noise[:, :4] <= 1)).all()
-    normals = np.concatenate([noise[:, 4:] for _, _, noise, _ in batches])
-    assert (normals < 0).any()
-    assert len(drawn(space, action_space, masked=False)[0]) == 3
 
 
 def test_a_mask_leaf_holds_the_mask_and_a_part_of_one_allows_everything():

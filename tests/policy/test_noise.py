@@ -94,13 +94,6 @@ def test_only_normals_are_held(hybrid):
     assert (draws[2][:, 1:] != draws[3][:, 1:]).all()
 
 
-def test_another_number_of_rows_draws_anew(gaussian):
-    noise = Noise(gaussian, 0)
-    first = noise.draw(BATCH).copy()
-    assert noise.draw(2).shape == (2, 2)
-    assert (noise.draw(BATCH) != first).all()
-
-
 def test_renewing_no_rows_keeps_all(gaussian):
     noise = Noise(gaussian, 0)
     noise.renew(np.ones(BATCH, bool))  # before the first draw

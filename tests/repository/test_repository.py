@@ -414,55 +414,6 @@ def test_scripts_work_from_anywhere_and_through_a_link(finished_set_up, tmp_path
     assert linked.stdout.startswith("actor-learner train\n")
 
 
-def calls(done, program, shared=""):
-    """The arguments of each call of a program, after those that are a pattern."""
-    return re.findall(rf"^{program} {shared}(.*)", done.stdout, re.MULTILINE)
-
-
-SHARED = r"--numprocesses \d+ --dist worksteal "
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "runs"),
-    [
-        ("test", ["--quick", "--rest"]),
-        ("test --quick", ["--quick"]),
-        ("test --all", ["--quick", "--rest --all"]),
-        ("../.ci/run", ["--quick", "--rest --all"]),
-        ("test -k x", ["-k x"]),
-        ("test --all tests/replay", ["--all tests/replay"]),
-    ],
-)
-def test_the_check_runs_each_part_and_the_tests_of_its_tier(words, runs, finished_set_up):
-    done = script(finished_set_up, *words.split())
-    assert done.returncode == 0
-    assert calls(done, "pytest", SHARED) == runs
-    assert calls(done, "ruff") == ["check .", "format --check ."]
-    assert calls(done, "mypy") == ["--strict actor_learner"]
-    assert set(calls(done, "in")) == {str(finished_set_up)}
-
-
-@pytest.mark.slow
-def test_the_check_says_how_it_is_called(finished_set_up):
-    told = script(finished_set_up, "test", "--help")
-    assert (told.returncode, calls(told, "pytest")) == (0, [])
-    assert told.stdout.startswith("usage: scripts/test [--quick | --all]")
-    (finished_set_up / ".venv/bin/pytest").write_text("#!/bin/sh\nexit 4\n")
-    refused = script(finished_set_up, "test", "--al")
-    assert (refused.returncode, refused.stderr) == (4, told.stdout)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("tool", "tests_run"), [("ruff", False), ("mypy", True), ("pytest", True)])
-def test_each_part_that_fails_fails_the_check(finished_set_up, tool, tests_run):
-    (finished_set_up / ".venv" / "bin" / tool).write_text(f"#!/bin/sh\necho {tool} fails\nexit 3\n")
-    done = script(finished_set_up, "test")
-    assert done.returncode == 3
-    assert f"{tool} fails" in done.stdout
-    assert ("pytest" in done.stdout) == tests_run
-
-
 @pytest.mark.slow
 def test_a_changed_pyproject_asks_for_a_new_installation(finished_set_up):
     pyproject = finished_set_up / "pyproject.toml"

@@ -114,12 +114,6 @@ def test_this_process_grows(source):
     assert measure({}).learner - before.learner == pytest.approx(len(taken), rel=0.15)
 
 
-def test_what_an_actor_starts_counts_as_its_own(start):
-    actor = start(STARTING, GROWING, "wait")
-    usage = measure({0: actor.pid})
-    assert 65 * MB < usage.actors[0] < 100 * MB
-
-
 def test_an_orphan_of_an_actor_still_counts_as_its_own(start, source):
     """Its parent is another one by now, its group and session aren't."""
     actor = start(STARTING, GROWING + "import time\ntime.sleep(600)", "end")
@@ -129,25 +123,6 @@ def test_an_orphan_of_an_actor_still_counts_as_its_own(start, source):
     finally:
         os.kill(int(actor.said), signal.SIGKILL)
     assert 60 * MB < usage.actors[0] < 80 * MB
-
-
-BESIDE_ACTORS = """
-import subprocess, sys
-from actor_learner.system.memory import measure
-before = measure({})
-child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-child.stdout.readline()
-print(measure({}).learner - before.learner)
-child.stdin.close()
-child.wait()
-"""
-
-
-def test_what_is_started_beside_the_actors_counts_as_the_learner_s():
-    """In a process of its own: one that runs tests may give back more meanwhile."""
-    command = [sys.executable, "-c", BESIDE_ACTORS, STARTING, GROWING, "wait", str(300 * MB)]
-    taken = subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=True).stdout
-    assert int(taken) == pytest.approx(310 * MB, rel=0.15)
 
 
 SHARED_PAGES = """

@@ -86,14 +86,6 @@ def test_what_is_damaged_is_never_loaded_wrong(sources, contents, name, data):
         file.write_bytes(whole)
 
 
-def test_a_trajectory_cut_at_any_length_is_refused(sources, tmp_path):
-    whole = (sources / "trajectory.npz").read_bytes()
-    file = tmp_path / "cut.npz"
-    for length in range(0, len(whole), 31):
-        file.write_bytes(whole[:length])
-        refused(al.load_trajectory, file, match="The trajectory is damaged")
-
-
 def test_a_missing_file_is_named(copied):
     for name, message in (("learner.npz", None), ("network.keras", None), ("learner.json", "There is no learner")):
         file = copied / "learner" / name
