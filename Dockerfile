@@ -9,8 +9,8 @@ ARG PYTHON=3.13
 FROM python:${PYTHON}-slim
 
 ARG EXTRA=plots
-# box2d is compiled where it has no wheel; MuJoCo and videos draw by software. No version is pinned: Debian's mirrors
-# keep only the newest one.
+# MuJoCo and videos draw by software. No version is pinned: Debian's mirrors keep only the newest one. Box2D is left out
+# where it has no wheel (Linux on ARM), as pyproject.toml says: nothing here could compile it.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends libegl1 libgl1 libosmesa6 \

@@ -194,7 +194,7 @@ def test_without_minari(monkeypatch):
         al.ReplayBuffer.from_minari("a-v0")
 
 
-RUN = Path(__file__).parents[1] / "kept" / al.__version__ / "sac"
+RUN = Path(__file__).parents[1] / "kept" / "0.1.0" / "sac"
 
 
 def test_an_evaluation_is_recorded(capsys):
