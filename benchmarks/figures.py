@@ -8,6 +8,7 @@
 is that of each element: `[runs][lag1][speed]`; `[lag1/sb3]` divides two lists element by element, `[a,b]` takes several
 entries, `[newest]` the last one that has entries. A list is written as its median, with `!l` and `!h` as its least and
 its highest, `!i` its interquartile mean, `!a` its mean, `!n` its length. `!k` divides by a thousand, `!m` multiplies.
+Whole tables of docs/ are in `[tables]` alone: the site shows them where a page has `<!-- figures NAME -->`.
 """
 
 from __future__ import annotations

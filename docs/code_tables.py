@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -14,10 +16,15 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from actor_learner.algorithms import BY_NAME
 from actor_learner.config.config import TrainConfig
+from actor_learner.config.presets import PRESETS
 from actor_learner.runs.meter import METRICS
 from actor_learner.spaces.structure import action_structure, choices
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))
+
+from benchmarks.figures import Sources  # noqa: E402
+
 MARK = re.compile(r"^<!-- (\w+)((?: \w+)*) -->$", re.MULTILINE)
 """The place of a table in a page, a line of its own: its name, and arguments."""
 
@@ -165,6 +172,22 @@ def _measured(algorithm: str) -> Iterator[Sequence[str]]:
             yield f"`{words}`", steps, seeds, evaluation, goal
 
 
+def _presets() -> str:
+    """Return the ids with a preset, by algorithm."""
+    rows = []
+    for name, kind in BY_NAME.items():
+        ids = [f"every `{env[:-1]}...`" if env.endswith("*") else f"`{env}`" for env in PRESETS if name in PRESETS[env]]
+        if ids:
+            rows.append((f"[{name.upper()}]({_page(name, kind.__name__)})", ", ".join(ids)))
+    return _table(("algorithm", "ids with a preset"), rows)
+
+
+def _figures(name: str) -> str:
+    """Return a table of figures.toml, with the figures of its sources."""
+    listed = tomllib.loads(read("benchmarks/figures.toml"))
+    return Sources(ROOT / "benchmarks", listed["names"]).format(listed["tables"][name]).rstrip()
+
+
 def _speed() -> str:
     """Return the README's table."""
     return re.search(r"(^\| work .*\n(?:\|.*\n)+)", read("README.md"), re.MULTILINE)[1]
@@ -196,8 +219,10 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "algorithms": _algorithms,
     "citation": _citation,
+    "figures": _figures,
     "hyperparameters": _hyperparameters,
     "metrics": _metrics,
+    "presets": _presets,
     "results": _results,
     "settings": _settings,
     "speed": _speed,

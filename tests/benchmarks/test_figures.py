@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 
 import pytest
@@ -18,6 +19,12 @@ SOURCES = figures.Sources(ROOT / "benchmarks", LISTED["names"])
 
 def test_each_figure_has_a_source_and_is_as_it_says():
     assert figures.check(PAGES, LISTED, SOURCES)[0] == []
+
+
+def test_a_page_shows_each_table_and_each_table_has_its_sources():
+    shown = re.findall(r"^<!-- figures (\w+) -->$", "\n".join(PAGES.values()), re.MULTILINE)
+    assert sorted(shown) == sorted(LISTED["tables"])
+    assert all("{" not in SOURCES.format(text) for text in LISTED["tables"].values())
 
 
 @pytest.mark.parametrize("page", LISTED["pages"])

@@ -70,10 +70,11 @@ def test_the_page_of_learning_results_is_made_of_the_figures():
     assert (folder / "learning.json").read_text(encoding="utf-8") == text_of(found)
 
 
-def test_a_page_shows_each_picture_of_a_result():
+def test_a_page_shows_each_picture():
     shown = " ".join(pages(ROOT).values())
-    pictures = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("benchmarks/**/*.png")]
-    assert [picture for picture in pictures if picture not in shown] == []
+    places = ("benchmarks/**/*.png", "docs/pictures/*", "docs/drawings/*")
+    pictures = [path.name for place in places for path in ROOT.glob(place)]
+    assert [picture for picture in pictures if f"/{picture}" not in shown] == []
 
 
 def test_each_result_names_a_program_that_there_is_or_the_commit_of_one_that_is_gone():

@@ -17,7 +17,6 @@ import pytest
 import actor_learner as al
 from actor_learner import algorithms, cli
 from actor_learner.cli.parser import make_parser
-from actor_learner.config.presets import PRESETS
 from actor_learner.runs.meter import look_up
 from actor_learner.system.fields import ELSEWHERE
 from benchmarks.__main__ import TOPICS
@@ -131,14 +130,14 @@ def test_the_messages_of_troubleshooting_are_in_the_code():
     assert [message for message in messages if message not in joined] == []
 
 
-def test_the_table_of_presets_is_complete():
-    for algorithm in ("PPO", "A2C", "IMPALA"):
-        (row,) = (line for line in PAGES["training.md"].splitlines() if line.startswith(f"| {algorithm} |"))
-        names = re.split(r", (?:every )?", row.split(" | ")[1].removesuffix(" |").replace("`", ""))
-        presets = {name for name, settings in PRESETS.items() if algorithm.lower() in settings}
-        patterns = [re.escape(name).replace(r"MuJoCo's\ \.\.\.", r"\w+").replace(r"\.\.\.", ".*") for name in names]
-        assert all(any(re.fullmatch(pattern, name) for pattern in patterns) for name in presets)
-        assert all(any(re.fullmatch(pattern, name) for name in presets) for pattern in patterns)
+def test_every_algorithm_is_named_where_they_are_listed():
+    readme = PAGES["README.md"].partition("\n## ")[0]
+    keywords = [
+        re.search(r"keywords(?: =|:) \[(.*?)\]", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)[1]
+        for name in ("pyproject.toml", "CITATION.cff")
+    ]
+    for text in (readme, *keywords):
+        assert set(re.findall(r"\w+", text.lower().replace("-", ""))) >= algorithms.BY_NAME.keys()
 
 
 def test_measured_topics_and_scripts_exist():
