@@ -1,11 +1,17 @@
-"""The base of callbacks that use the actors, the learner or the config of a run."""
+"""Callbacks that use the actors, the learner or the config of a run: their base, and two small ones."""
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
+
+from actor_learner.system.fields import check_count, check_number
+from actor_learner.system.installation import install_command
 
 if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool
@@ -36,3 +42,80 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     def run_dir(self) -> Any:
         """The run's directory, a Path."""
         return self.params["run_dir"]
+
+
+_LOG = logging.getLogger("actor_learner")
+
+
+class StopOnReturn(Callback):
+    """Ends the run after the update at which the return reaches a threshold.
+
+    Args:
+        threshold: The return to reach.
+        episodes: Number of finished episodes from which on `episode_return`, the mean of the last 100, counts.
+        monitor: "episode_return", or another metric to maximize, such as Evaluate's "evaluation/return_mean".
+
+    Raises:
+        ValueError: an argument can't be used; when training begins: there is no such metric.
+    """
+
+    def __init__(self, threshold: float, *, episodes: int = 100, monitor: str = "episode_return") -> None:
+        super().__init__()
+        self.threshold, self.episodes = check_number("threshold", threshold), check_count("episodes", episodes)
+        self.monitor = monitor
+        self._finished = 0
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        self._finished = 0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        found = self.actors.episodes
+        policy = self.monitor.partition("/")[0]
+        of_policies = [found] if "return" in found else [found[policy]] if policy in found else list(found.values())
+        self._finished += min(len(episodes["return"]) for episodes in of_policies)
+        value = (logs or {}).get(self.monitor)
+        if value is None or value < self.threshold:
+            return
+        if self.monitor != "episode_return" or self._finished >= self.episodes:
+            _LOG.info("StopOnReturn: %s is %g, at least %g; the run ends.", self.monitor, value, self.threshold)
+            self.model.stop_training = True
+
+
+class WandB(Callback):
+    """Logs each update to Weights & Biases, over env steps, with the run's config.
+
+    Args:
+        project: Name of the project there.
+        settings: Further arguments of `wandb.init`, for instance `mode="offline"`, `name`, `group`. The default name is
+            that of the run's directory; wandb's own files are written there, too.
+
+    Raises:
+        ImportError: wandb isn't installed.
+    """
+
+    _unfinished: ClassVar[Any] = None  # wandb's run of a training that has not ended, or that an exception ended
+
+    def __init__(self, project: str | None = None, **settings: Any) -> None:
+        super().__init__()
+        if importlib.util.find_spec("wandb") is None:
+            raise ImportError(f"WandB needs wandb: {install_command('actor-learner[wandb]')}")
+        self.project, self.settings = project, settings
+        self._run: Any = None
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        import wandb
+
+        folder = Path(self.run_dir)
+        settings = {"dir": str(folder), "name": folder.name, "config": self.config.to_json()} | self.settings
+        if WandB._unfinished is not None:
+            WandB._unfinished.finish(exit_code=1)  # wandb.init would return it
+        ours = wandb.run is None
+        self._run = wandb.init(project=self.project, **settings)
+        WandB._unfinished = self._run if ours else None
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        self._run.log(dict(logs or {}), step=self.learner.steps)
+
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        self._run.finish()
+        WandB._unfinished = None
