@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actor_learner.config.pool_checks import check_address
-from actor_learner.runs.provenance import PACKAGES
+from actor_learner.runs.recorded_config import PACKAGES
 from actor_learner.system import __version__, machine
 from actor_learner.system.files import one_line
 from actor_learner.system.installation import install_command

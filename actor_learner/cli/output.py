@@ -63,7 +63,7 @@ def progress(*, quiet: bool = False, stages: bool = False) -> Iterator[Callable[
 
 def origin(command: str, argv: Sequence[str]) -> dict[str, Any]:
     """Return the command that made a result, the date, versions and machine, for its JSON."""
-    from actor_learner.runs.provenance import provenance
+    from actor_learner.runs.recorded_config import provenance
 
     typed = shlex.join(["actor-learner", command, *argv])
     return {"command": typed, "date": datetime.date.today().isoformat(), **provenance()}

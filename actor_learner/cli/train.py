@@ -18,7 +18,7 @@ from actor_learner.config.file import NOT_REPEATED, build, config_toml, differen
 from actor_learner.config.references import FUNCTIONS, algorithm_class, callable_marks, import_network
 from actor_learner.config.settings import names_of
 from actor_learner.runs import tensorboard
-from actor_learner.runs.provenance import provenance
+from actor_learner.runs.recorded_config import provenance
 from actor_learner.system.installation import install_command, own_command
 from actor_learner.system.keras_import import freeze_what_is_imported, keras_backend
 from actor_learner.system.machine import learner_cores, suggest_threads

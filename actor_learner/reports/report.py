@@ -25,8 +25,7 @@ from actor_learner.reports.plot import check_package, naming_output
 from actor_learner.reports.status import RunStatus, duration, summarize
 from actor_learner.runs import artifacts
 from actor_learner.runs.checkpoints import RunState, checkpoint_folders
-from actor_learner.runs.directory import RunDirectory, open_run, read_config
-from actor_learner.runs.lock import is_locked
+from actor_learner.runs.directory import RunDirectory, is_locked, open_run, read_config
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsReader, has_undone, steps_of
 from actor_learner.runs.recorded_config import WITHOUT_EFFECT, RecordedConfig, Value, flat_config
 from actor_learner.system import __version__

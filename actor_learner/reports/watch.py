@@ -10,8 +10,7 @@ from pathlib import Path
 from actor_learner.reports.displays import choose_display
 from actor_learner.reports.status import RunStatus, Summary, duration, printable
 from actor_learner.runs.artifacts import last_error
-from actor_learner.runs.directory import RunDirectory, open_run, read_config
-from actor_learner.runs.lock import LOCK_FILE, is_locked
+from actor_learner.runs.directory import LOCK_FILE, RunDirectory, is_locked, open_run, read_config
 from actor_learner.runs.metrics import MetricsReader
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.system.fields import check_seconds, refusal

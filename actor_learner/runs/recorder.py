@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner.networks.saving import load_network
+from actor_learner.runs.artifacts import write_incident
 from actor_learner.runs.checkpoints import Checkpoints, RunState
 from actor_learner.runs.league import League
 from actor_learner.runs.meter import Meter
@@ -243,8 +244,6 @@ class Recorder:
         return steps is not None and self._learner.steps // steps > since // steps
 
     def _write_incident(self, name: str, learner: Learner, trajectory: Trajectory, losses: Mapping[str, float]) -> str:
-        from actor_learner.runs.incidents import write_incident
-
         try:
             path = write_incident(self._run.incidents / name, learner, trajectory, losses)
         except OSError as error:

@@ -23,10 +23,9 @@ from actor_learner.config.config import TrainConfig
 from actor_learner.config.references import marked_name
 from actor_learner.config.settings import names_of
 from actor_learner.runs import directory
+from actor_learner.runs.artifacts import ENDED_BY, run_log
 from actor_learner.runs.checkpoints import FINAL, RunState, checkpoint_folders, newest_whole, remove_folder
-from actor_learner.runs.directory import RunDirectory
-from actor_learner.runs.lock import check_unlocked, run_lock
-from actor_learner.runs.log import ENDED_BY, run_log
+from actor_learner.runs.directory import RunDirectory, check_unlocked, run_lock
 from actor_learner.runs.metrics import trim_metrics
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.tensorboard import PREFIX

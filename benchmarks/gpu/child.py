@@ -45,7 +45,7 @@ def describe(device: str) -> Rows:
     """Yield what the backend sees, and how it multiplies float32 by default."""
     import_keras()
     from actor_learner.learner import backend
-    from actor_learner.runs.provenance import provenance
+    from actor_learner.runs.recorded_config import provenance
 
     resolved = backend.resolve_device(device)
     names = backend.gpu_names() if "GPU" in resolved else []

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from actor_learner.reports.curves import bootstrap_interval, interquartile_mean
-from actor_learner.runs.provenance import git_commit
+from actor_learner.runs.recorded_config import git_commit
 from benchmarks.harness import ROOT, Figures, make_parser, map_on_cores, origin, run_on_core, table, write
 from benchmarks.learning.rows import ROWS, Published, Row
 from benchmarks.peers.libraries import prepare, versions

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from actor_learner.runs.provenance import git_commit, provenance
+from actor_learner.runs.recorded_config import git_commit, provenance
 from benchmarks.harness import ROOT, Figures, RunFailedError, make_parser, origin, ratio_of, run_in_turns, write
 from benchmarks.works import REPLAY_WORKS, WORKS, rate, train_rows
 

@@ -16,8 +16,7 @@ import pytest
 import actor_learner as al
 from actor_learner import cli
 from actor_learner.reports.watch import WatchedRun, watch
-from actor_learner.runs.directory import RunDirectory, record_finished
-from actor_learner.runs.lock import is_locked, run_lock
+from actor_learner.runs.directory import RunDirectory, is_locked, record_finished, run_lock
 from actor_learner.runs.metrics import MetricsFile, MetricsReader, trim_metrics
 from tests.support.processes import patience
 from tests.support.run_files import create_run

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import actor_learner as al
+from actor_learner.runs.artifacts import run_log
 from actor_learner.runs.directory import (
     RunDirectory,
     abandon_run,
@@ -19,7 +20,6 @@ from actor_learner.runs.directory import (
     record_choices,
     record_finished,
 )
-from actor_learner.runs.log import run_log
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.resume import start_run
 from tests.support.run_files import append_metrics, create_run

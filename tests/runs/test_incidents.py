@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import actor_learner as al
-from actor_learner.runs import incidents
-from actor_learner.runs.incidents import write_incident
+from actor_learner.runs import artifacts
+from actor_learner.runs.artifacts import write_incident
 from tests.support.small_networks import linear_network, same_weights
 from tests.support.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
 
@@ -63,7 +63,7 @@ def test_what_an_incident_says(tmp_path, undone):
 
 
 def test_incidents_stand_side_by_side_up_to_a_limit(tmp_path, undone, monkeypatch):
-    monkeypatch.setattr(incidents, "MAX_INCIDENTS", 3)
+    monkeypatch.setattr(artifacts, "MAX_INCIDENTS", 3)
     paths = [write_incident(tmp_path, *undone) for _ in range(5)]
     assert paths == [tmp_path / "3-1", tmp_path / "3-2", tmp_path / "3-3", None, None]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3-1", "3-2", "3-3"]

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from actor_learner.runs.lock import LOCK_FILE, check_unlocked, run_lock
+from actor_learner.runs.directory import LOCK_FILE, check_unlocked, run_lock
 from tests.support.processes import is_alive, patience
 
 OWNER = """
 import sys, time
 from pathlib import Path
-from actor_learner.runs.lock import run_lock
+from actor_learner.runs.directory import run_lock
 with run_lock(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(600)

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from actor_learner.runs.provenance import git_commit
+from actor_learner.runs.recorded_config import git_commit
 from actor_learner.system.machine import available_cores, cpu_model, machine
 
 NEEDS_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

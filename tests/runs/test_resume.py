@@ -16,8 +16,7 @@ from actor_learner import cli
 from actor_learner.cli.train import resumed_config, train_config
 from actor_learner.runs import tensorboard
 from actor_learner.runs.checkpoints import Checkpoints, RunState, checkpoint_folders
-from actor_learner.runs.directory import RunDirectory, read_config
-from actor_learner.runs.lock import run_lock
+from actor_learner.runs.directory import RunDirectory, read_config, run_lock
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.resume import check_fits, check_resume, event_files, trim_event_files
 from tests.support.event_reading import scalars_of
