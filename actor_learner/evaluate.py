@@ -48,7 +48,6 @@ from actor_learner.system.types import Array
 if TYPE_CHECKING:
     import keras
 
-_Env = str | Callable[..., Any] | EnvFactory
 _Episode = tuple[float, float, dict[str, float]]  # return, length, entries of the last step's info
 MAX_ENVS = 8  # stepped together by default
 _RESAMPLES = 10_000

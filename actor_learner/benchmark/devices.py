@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
+import statistics
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
-from actor_learner.benchmark.clocks import Busyness, Stopwatch, nvml_reader
 from actor_learner.benchmark.measure import Measured, Say, as_json, measure_setting
+from actor_learner.benchmark.parts import Stopwatch
 from actor_learner.benchmark.roofline import Cost, roof
 from actor_learner.config.config import TrainConfig
 from actor_learner.spaces.trajectory import map_leaves
+from actor_learner.system.machine import first_bus_id
 
 _MIN_MULTIPLICATIONS = 100_000  # for one row; in smaller networks a call of a device costs more than arithmetic
 _ACTING_CALLS = 20
+_SAMPLE_SECONDS = 0.05
 
 
 def present(devices: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -102,3 +108,59 @@ def _time_call(measured: Measured) -> Cost:
         for _ in range(_ACTING_CALLS):
             backend.to_numpy(forward(backend.to_device(observation)))
         return stopwatch.cost() * (1 / _ACTING_CALLS)
+
+
+class _Rates(ctypes.Structure):
+    """NVML's nvmlUtilization_t: percentages."""
+
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+def nvml_reader() -> Callable[[], float] | None:
+    """Return a reader of the share of time in which CUDA's first GPU ran a kernel of any program, 0 to 1.
+
+    None without a GPU or NVML, which is in its driver, and for a part of a GPU (MIG), of which NVML doesn't tell.
+    """
+    gpu, rates = ctypes.c_void_p(), _Rates()
+    try:
+        nvml, address = ctypes.CDLL("libnvidia-ml.so.1"), first_bus_id()
+        if address is None or nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByPciBusId_v2(address, ctypes.byref(gpu)):
+            return None
+        if nvml.nvmlDeviceGetUtilizationRates(gpu, ctypes.byref(rates)):
+            return None
+    except (OSError, AttributeError):  # no driver, or one without these functions
+        return None
+
+    def read() -> float:
+        nvml.nvmlDeviceGetUtilizationRates(gpu, ctypes.byref(rates))
+        return float(rates.gpu) / 100
+
+    return read
+
+
+class Busyness(contextlib.AbstractContextManager["Busyness"]):
+    """Samples `read` while its `with` block runs; None: samples nothing."""
+
+    def __init__(self, read: Callable[[], float] | None) -> None:
+        self._read = read
+        self._readings: list[float] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="gpu-busyness", daemon=True)
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self._readings) if self._readings else None
+
+    def _sample(self) -> None:
+        while self._read is not None:
+            self._readings.append(self._read())
+            if self._over.wait(_SAMPLE_SECONDS):
+                return
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()

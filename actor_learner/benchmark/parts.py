@@ -21,7 +21,6 @@ import numpy as np
 from actor_learner.actors.actor import Startup, make_environments
 from actor_learner.actors.transport.batches import ActorColumns, Block, BlockLayout
 from actor_learner.actors.transport.shared_memory import Arena
-from actor_learner.benchmark.clocks import Stopwatch
 from actor_learner.benchmark.roofline import Cost
 from actor_learner.environments.errors import EnvError, describe_error
 from actor_learner.environments.factory import EnvFactory
@@ -33,7 +32,38 @@ from actor_learner.system.types import Leaves
 PARTS = ("env", "acting", "copying")
 
 _RECORDED_STEPS = 64
+_TASKS = "/proc/self/task"
 _CHUNK_SECONDS = 0.005  # between two readings of the clock, if no single step takes longer
+
+
+class Stopwatch:
+    """Measures the cost of the work since its construction."""
+
+    def __init__(self) -> None:
+        self._threads = _threads()
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def cost(self) -> Cost:
+        """Return the cost so far, without the time in which the busiest thread waited for a core (on Linux)."""
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        found = [(0, 0)]
+        for thread, (used, waited) in _threads().items():
+            used_before, waited_before = self._threads.get(thread, (0, 0))
+            found.append((used - used_before, waited - waited_before))
+        return Cost(max(wall - max(found)[1] / 1e9, cpu / max(1, len(found) - 1)), cpu)
+
+
+def _threads() -> dict[str, tuple[int, int]]:
+    """Return each thread's nanoseconds on a core, and ready without a core; nothing where Linux doesn't report them."""
+    found = {}
+    for thread in os.listdir(_TASKS) if os.path.isdir(_TASKS) else ():
+        try:
+            with open(f"{_TASKS}/{thread}/schedstat", "rb") as file:
+                used, waited, _ = map(int, file.read().split())
+        except (OSError, ValueError):
+            continue
+        found[thread] = used, waited
+    return found
 
 
 class Reading(NamedTuple):

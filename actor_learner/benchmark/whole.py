@@ -8,7 +8,7 @@ import itertools
 import time
 from typing import Any, NamedTuple
 
-from actor_learner.benchmark.clocks import Stopwatch
+from actor_learner.benchmark.parts import Stopwatch
 from actor_learner.benchmark.roofline import Cost
 from actor_learner.config.config import TrainConfig
 from actor_learner.runs.metrics import ACTOR_TIME

@@ -17,8 +17,7 @@ from typing import NoReturn
 from actor_learner.cli import parser
 from actor_learner.cli.output import one_line_warnings
 from actor_learner.cli.parser import in_flags
-from actor_learner.system.aborts import show_stacks
-from actor_learner.system.exiting import exit_with
+from actor_learner.system.aborts import exit_with, show_stacks
 
 REFUSED = 2
 INTERRUPTED = 130

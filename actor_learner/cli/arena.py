@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     print(json.dumps(standings.to_json()) if arguments.json else _as_text(standings))
     if arguments.plot is not None:
-        from actor_learner.reports.games import plot_standings
+        from actor_learner.reports.plot import plot_standings
 
         print(plot_standings(standings.to_json(), arguments.plot))
     return 0

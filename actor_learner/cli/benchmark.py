@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from actor_learner.benchmark.timeline import check_folder, check_picture
+    from actor_learner.benchmark.text import check_folder, check_picture
 
     check_count("rounds", arguments.rounds)
     check_seconds("seconds", arguments.seconds)
@@ -126,8 +126,7 @@ def _measure(arguments: argparse.Namespace, config: TrainConfig) -> int:
     from rich.console import Console
 
     from actor_learner.benchmark.measure import as_json, measure_setting
-    from actor_learner.benchmark.text import show
-    from actor_learner.benchmark.timeline import draw, write_trace
+    from actor_learner.benchmark.text import draw, show, write_trace
 
     with contextlib.redirect_stdout(sys.stderr), progress() as say:  # environments may print, too
         measured = measure_setting(config, rounds=arguments.rounds, seconds=arguments.seconds, say=say)

@@ -103,7 +103,7 @@ def _fixed(value: int | None) -> tuple[int, ...] | None:
 
 def _new_file(path: str | None, config: TrainConfig) -> Path:
     """Return the path of the config file. Raises ValueError if it exists or can't be written."""
-    from actor_learner.benchmark.timeline import check_folder
+    from actor_learner.benchmark.text import check_folder
 
     name = re.sub(r"[^\w.-]+", "-", config.env_name).strip("-")
     output = Path(f"{name}-tuned.toml" if path is None else path)

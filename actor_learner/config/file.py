@@ -34,7 +34,7 @@ from actor_learner.config.references import (
 )
 from actor_learner.config.settings import names_of
 from actor_learner.system.fields import refusal
-from actor_learner.system.formats import unstamped
+from actor_learner.system.files import unstamped
 from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
 
 _MAX_BYTES = 1 << 20

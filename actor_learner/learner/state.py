@@ -30,8 +30,16 @@ from actor_learner.networks.saving import network_of, write_network
 from actor_learner.spaces.kinds import from_json, to_json
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import to_gymnasium, without_mask
-from actor_learner.system.files import DamagedError, one_line, read_arrays, read_folder, write_arrays
-from actor_learner.system.formats import NewerFormatError, stamped, unstamped
+from actor_learner.system.files import (
+    DamagedError,
+    NewerFormatError,
+    one_line,
+    read_arrays,
+    read_folder,
+    stamped,
+    unstamped,
+    write_arrays,
+)
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Directory = str | os.PathLike[str]

@@ -15,8 +15,16 @@ import numpy as np
 from actor_learner.policy.graph import Constant, Graph
 from actor_learner.spaces.leaves import check_array
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.system.files import DamagedError, one_line, read_array, read_folder, write_folder_atomically
-from actor_learner.system.formats import NewerFormatError, stamped, unstamped
+from actor_learner.system.files import (
+    DamagedError,
+    NewerFormatError,
+    one_line,
+    read_array,
+    read_folder,
+    stamped,
+    unstamped,
+    write_folder_atomically,
+)
 from actor_learner.system.types import Array
 from actor_learner.system.untrusted import check_graph
 

@@ -19,14 +19,16 @@ from actor_learner.replay.hindsight import HindsightError
 from actor_learner.system.files import (
     DamagedError,
     Entry,
+    NewerFormatError,
     link_file,
     listed_files,
     one_line,
     read_arrays,
     read_file,
+    stamped,
+    unstamped,
     write_arrays,
 )
-from actor_learner.system.formats import NewerFormatError, stamped, unstamped
 
 if TYPE_CHECKING:
     from actor_learner.replay.buffer import ReplayBuffer

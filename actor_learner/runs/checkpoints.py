@@ -23,8 +23,16 @@ from typing import Any, TypeVar
 
 from actor_learner.environments.calls import Calls, make_call
 from actor_learner.replay.saving import BUFFER_FILES
-from actor_learner.system.files import DamagedError, Entry, check_folder, one_line, write_folder_atomically
-from actor_learner.system.formats import NewerFormatError, stamped, unstamped
+from actor_learner.system.files import (
+    DamagedError,
+    Entry,
+    NewerFormatError,
+    check_folder,
+    one_line,
+    stamped,
+    unstamped,
+    write_folder_atomically,
+)
 from actor_learner.system.hub import local_path
 from actor_learner.system.policy_folders import POLICIES_FOLDER
 

@@ -34,8 +34,7 @@ from actor_learner.replay.saving import has_buffer
 from actor_learner.runs import tensorboard
 from actor_learner.runs.recorded_config import RecordedConfig, provenance
 from actor_learner.system.fields import close_match, refusal
-from actor_learner.system.files import open_plain, parse_json, write_atomically
-from actor_learner.system.formats import NewerFormatError, stamped, unstamped
+from actor_learner.system.files import NewerFormatError, open_plain, parse_json, stamped, unstamped, write_atomically
 from actor_learner.system.hub import is_on_hub, local_path, with_commit
 from actor_learner.system.policy_folders import POLICIES_FOLDER
 

@@ -21,8 +21,6 @@ from actor_learner.config.self_play import SelfPlay
 from actor_learner.environments.opponents import RANDOM
 from actor_learner.system.types import Array
 
-LEAGUE_METRICS = ("league/versions", "league/score", "league/score_random", "league/rating")
-
 POINTS = 400 / math.log(10)
 """Points of Elo's scale for a factor of e in the odds."""
 WINDOW = 200  # episodes of which the mean outcome is reported

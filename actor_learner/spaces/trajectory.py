@@ -14,8 +14,16 @@ import numpy as np
 
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import Structure
-from actor_learner.system.files import DamagedError, one_line, read_arrays, write_arrays, write_atomically
-from actor_learner.system.formats import NewerFormatError, stamped, unstamped
+from actor_learner.system.files import (
+    DamagedError,
+    NewerFormatError,
+    one_line,
+    read_arrays,
+    stamped,
+    unstamped,
+    write_arrays,
+    write_atomically,
+)
 from actor_learner.system.types import Array
 
 Fields = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]  # name -> shape, dtype

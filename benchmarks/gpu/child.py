@@ -139,7 +139,7 @@ def agreement(network: str, precision: str, device: str) -> Figures:
 
 def updates(network: str, precision: str, device: str, minibatch_size: int, rows: int, seconds: float) -> Figures:
     """Return the time of an update with and without a copy of its batch ahead, and what it takes of the device."""
-    from actor_learner.benchmark.clocks import Busyness, nvml_reader
+    from actor_learner.benchmark.devices import Busyness, nvml_reader
 
     learner = make_learner(network, precision, device, minibatch_size)
     batches = [make_batch(network, rows, seed) for seed in (0, 1)]
@@ -205,7 +205,7 @@ def pipeline_rows(
     tiny: whether batches are as short as can be. Compiled programs are kept for the next processes: the number of
     actors doesn't change the update.
     """
-    from actor_learner.benchmark.clocks import nvml_reader
+    from actor_learner.benchmark.devices import nvml_reader
     from actor_learner.cli.train import prepare_process
     from actor_learner.environments.factory import resolve_env
     from actor_learner.system import compile_cache
@@ -244,7 +244,7 @@ def pipeline(config: al.TrainConfig, rounds: int, seconds: float, read_gpu: Call
 
 def run(system: Any, seconds: float, read_gpu: Callable[[], float] | None) -> Figures:
     """Return the figures of one stretch of the whole pipeline: shares of the learner's, and of the actors' time."""
-    from actor_learner.benchmark.clocks import Busyness
+    from actor_learner.benchmark.devices import Busyness
     from actor_learner.benchmark.whole import LEARNER
 
     with Busyness(read_gpu) as busyness:

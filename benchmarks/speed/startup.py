@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from actor_learner.runs.provenance import git_commit
+from actor_learner.runs.recorded_config import git_commit
 from benchmarks.harness import ROOT, Figures, make_parser, origin, report, run_in_turns, time_python
 from benchmarks.speed.speed import trees_of
 

@@ -21,12 +21,11 @@ from rich.console import Console
 import actor_learner as al
 from actor_learner import cli
 from actor_learner.actors.transport.shared_memory import Arena
-from actor_learner.benchmark import devices, timeline
-from actor_learner.benchmark.clocks import Busyness, Stopwatch, nvml_reader
-from actor_learner.benchmark.devices import compare_devices
+from actor_learner.benchmark import devices, text
+from actor_learner.benchmark.devices import Busyness, compare_devices, nvml_reader
 from actor_learner.benchmark.from_records import describe_run, read_run_speed
 from actor_learner.benchmark.measure import as_json, measure_setting
-from actor_learner.benchmark.parts import PARTS, Part, PartProcesses, Work
+from actor_learner.benchmark.parts import PARTS, Part, PartProcesses, Stopwatch, Work
 from actor_learner.benchmark.text import sentence, show, show_devices
 from actor_learner.benchmark.whole import LEARNER, without_learning
 from actor_learner.environments.errors import EnvError
@@ -137,13 +136,13 @@ def test_it_is_told_in_json_and_in_words(measured):
 def test_the_timeline_has_a_row_for_each_process(measured, tmp_path):
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     spans = measured.rounds[-1].run.spans
-    timeline.draw(spans, "a title", tmp_path / "timeline.svg")
+    text.draw(spans, "a title", tmp_path / "timeline.svg")
     svg = (tmp_path / "timeline.svg").read_text()
     assert ElementTree.fromstring(svg).tag.endswith("svg")
     for colour in ("#0072b2", "#d55e00"):  # learning, environments
         assert colour in svg.lower()
     assert all(f"<!-- {name} -->" in svg for name in ("learner", "actor 0", "actor 1"))
-    timeline.write_trace(spans, tmp_path / "trace.json")
+    text.write_trace(spans, tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     named = {event["args"]["name"]: event["pid"] for event in events if event["ph"] == "M"}
     assert list(named) == [LEARNER, "actor_0", "actor_1"]
@@ -295,7 +294,7 @@ class Nvml:
 
 
 def test_the_driver_says_how_busy_its_gpu_is_where_there_are_both(monkeypatch):
-    monkeypatch.setattr("actor_learner.benchmark.clocks.first_bus_id", lambda: b"0000:3b:00.0")
+    monkeypatch.setattr("actor_learner.benchmark.devices.first_bus_id", lambda: b"0000:3b:00.0")
     monkeypatch.setattr("ctypes.CDLL", lambda name: Nvml())
     assert nvml_reader()() == 0.37
     for failing in ("nvmlInit_v2", "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetUtilizationRates"):

@@ -13,7 +13,7 @@ from actor_learner.evaluate import run_environment
 from actor_learner.runs.directory import read_config
 from actor_learner.runs.resume import check_fits
 from actor_learner.system.fields import REMOVED
-from actor_learner.system.formats import stamped
+from actor_learner.system.files import stamped
 
 LINE = "`memory` can't be 'rnn' any more: use 'gru'. Received: memory='rnn'"
 ALL = dict(REMOVED)

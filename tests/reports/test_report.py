@@ -11,8 +11,7 @@ import pytest
 
 import actor_learner as al
 from actor_learner import cli
-from actor_learner.reports.charts import charts
-from actor_learner.reports.report import report
+from actor_learner.reports.report import charts, report
 from actor_learner.runs.directory import record_finished, run_lock
 from actor_learner.system.installation import install_command
 from tests.support.run_files import append_metrics, create_run

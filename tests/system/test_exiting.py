@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
-from actor_learner.system.exiting import VARIABLE
+from actor_learner.system.aborts import VARIABLE
 from tests.support.processes import patience
 from tests.support.run_files import create_ended_run
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import atexit, os, sys, threading, time
 import ai_edge_litert
-from actor_learner.system.exiting import exit_with
+from actor_learner.system.aborts import exit_with
 
 def main():
     {body}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import actor_learner as al
-from actor_learner.system.formats import NewerFormatError, stamped, unstamped
+from actor_learner.system.files import NewerFormatError, stamped, unstamped
 
 FILE = Path("runs/a/learner.json")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actor_learner.system import machine, nvidia
+from actor_learner.system import machine
 
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Jan  1 00:00:00 UTC 2030\nGCC version:  gcc 12\n"
 
@@ -18,7 +18,7 @@ def root(tmp_path, monkeypatch):
         (folder / "vendor").write_text(f"{vendor}\n")
         (folder / "class").write_text(f"{kind}\n")
     monkeypatch.setattr(machine, "ROOT", tmp_path)
-    monkeypatch.setattr(nvidia, "_load", lambda name: None)
+    monkeypatch.setattr(machine, "_load_library", lambda name: None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return tmp_path
 
@@ -29,31 +29,31 @@ def with_driver(root, version):
 
 
 def test_a_driver_that_is_missing_or_incomplete_is_named(root, monkeypatch):
-    assert "NVIDIA's driver isn't loaded" in nvidia.unused_gpu("JAX", "jax-cuda", 13)
-    assert "device='cpu' has hidden it from this process" in nvidia.unused_gpu("JAX", "jax-cuda", 13, hidden=True)
+    assert "NVIDIA's driver isn't loaded" in machine.unused_gpu("JAX", "jax-cuda", 13)
+    assert "device='cpu' has hidden it from this process" in machine.unused_gpu("JAX", "jax-cuda", 13, hidden=True)
     with_driver(root, "550.54.15")
-    assert "libcuda.so.1, a part of NVIDIA's driver 550.54.15, is missing" in nvidia.unused_gpu("JAX", "jax-cuda", 13)
-    monkeypatch.setattr(nvidia, "_load", lambda name: object())
-    assert "driver 550.54.15 is older than 580, which CUDA 13 needs" in nvidia.unused_gpu("JAX", "jax-cuda", 13)
-    assert "whose driver is 550.54.15: " in (reason := nvidia.unused_gpu("TensorFlow", "cuda", 12))
+    assert "libcuda.so.1, a part of NVIDIA's driver 550.54.15, is missing" in machine.unused_gpu("JAX", "jax-cuda", 13)
+    monkeypatch.setattr(machine, "_load_library", lambda name: object())
+    assert "driver 550.54.15 is older than 580, which CUDA 13 needs" in machine.unused_gpu("JAX", "jax-cuda", 13)
+    assert "whose driver is 550.54.15: " in (reason := machine.unused_gpu("TensorFlow", "cuda", 12))
     assert "[cuda]" in reason
 
 
 def test_a_gpu_that_is_hidden_or_of_another_maker_is_none(root, monkeypatch):
     for hidden in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-        assert nvidia.unused_gpu("JAX", "jax-cuda", 13) is None
+        assert machine.unused_gpu("JAX", "jax-cuda", 13) is None
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     (root / "sys/bus/pci/devices/c/vendor").write_text("0x1002\n")
-    assert nvidia.unused_gpu("JAX", "jax-cuda", 13) is None
+    assert machine.unused_gpu("JAX", "jax-cuda", 13) is None
 
 
 def test_one_warning_says_so(root):
-    nvidia.warn_of_unused_gpu.cache_clear()
+    machine.warn_of_unused_gpu.cache_clear()
     with pytest.warns(UserWarning, match="driver isn't loaded.*Received: device='auto', which is the CPU now"):
-        nvidia.warn_of_unused_gpu("JAX", "jax-cuda", 13)
-    nvidia.warn_of_unused_gpu("JAX", "jax-cuda", 13)
-    nvidia.warn_of_unused_gpu.cache_clear()
+        machine.warn_of_unused_gpu("JAX", "jax-cuda", 13)
+    machine.warn_of_unused_gpu("JAX", "jax-cuda", 13)
+    machine.warn_of_unused_gpu.cache_clear()
 
 
 class Cuda:
@@ -72,10 +72,10 @@ class Cuda:
 
 
 def test_the_first_gpu_is_the_one_that_cuda_counts_first(monkeypatch):
-    monkeypatch.setattr(nvidia, "_load", lambda name: Cuda())
-    assert nvidia.first_bus_id() == b"0000:3b:00.0"
+    monkeypatch.setattr(machine, "_load_library", lambda name: Cuda())
+    assert machine.first_bus_id() == b"0000:3b:00.0"
     for failing in ("cuInit", "cuDeviceGet", "cuDeviceGetPCIBusId"):
-        monkeypatch.setattr(nvidia, "_load", lambda name, failing=failing: Cuda(failing))
-        assert nvidia.first_bus_id() is None
-    monkeypatch.setattr(nvidia, "_load", lambda name: None)
-    assert nvidia.first_bus_id() is None
+        monkeypatch.setattr(machine, "_load_library", lambda name, failing=failing: Cuda(failing))
+        assert machine.first_bus_id() is None
+    monkeypatch.setattr(machine, "_load_library", lambda name: None)
+    assert machine.first_bus_id() is None

@@ -15,9 +15,8 @@ from actor_learner.config.pool_checks import DEVICES
 from actor_learner.system.fields import check_choice
 from actor_learner.system.files import one_line
 from actor_learner.system.installation import install_command
-from actor_learner.system.machine import JAX_THREADS
+from actor_learner.system.machine import JAX_THREADS, unused_gpu, warn_of_unused_gpu
 from actor_learner.system.memory import tells_of_no_memory
-from actor_learner.system.nvidia import unused_gpu, warn_of_unused_gpu
 
 NAME, THREADS = "JAX", JAX_THREADS
 _CUDA = NAME, "jax-cuda", 13

@@ -16,9 +16,8 @@ from actor_learner.networks.contract import all_layers
 from actor_learner.networks.memory import Memories
 from actor_learner.system.fields import check_choice
 from actor_learner.system.installation import install_command
-from actor_learner.system.machine import TENSORFLOW_THREADS
+from actor_learner.system.machine import TENSORFLOW_THREADS, unused_gpu, warn_of_unused_gpu
 from actor_learner.system.memory import tells_of_no_memory
-from actor_learner.system.nvidia import unused_gpu, warn_of_unused_gpu
 
 NAME, THREADS = "TensorFlow", TENSORFLOW_THREADS
 _CUDA = NAME, "cuda", 12
