@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from actor_learner import build
 from actor_learner.config.config import TrainConfig
 from actor_learner.learner.ahead import prefetching
-from actor_learner.reports.progress import Progress
+from actor_learner.reports.watch import Progress
 from actor_learner.runs.directory import record_finished, with_init_commit
 from actor_learner.runs.metrics import last_metrics
 from actor_learner.runs.recorder import Recorder

@@ -209,7 +209,8 @@ def draw(spans: Sequence[Span], title: str, output: str | os.PathLike[str]) -> N
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    start, end = _window(spans)
+    start, learned = min(span.start for span in spans), sorted(s.end for s in spans if s.name == "learning")
+    end = learned[min(_MAX_BATCHES, len(learned)) - 1] if learned else max(span.end for span in spans)
     processes = _processes_of(spans)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(8.0, 1.2 + 0.35 * len(processes)), layout="constrained")
@@ -258,10 +259,3 @@ def write_trace(spans: Sequence[Span], output: str | os.PathLike[str]) -> None:
 
 def _processes_of(spans: Sequence[Span]) -> list[str]:
     return sorted({span.process for span in spans}, key=process_order)
-
-
-def _window(spans: Sequence[Span]) -> tuple[float, float]:
-    """Return the beginning and the end of the batches in the picture."""
-    start = min(span.start for span in spans)
-    learned = sorted(span.end for span in spans if span.name == "learning")
-    return start, learned[min(_MAX_BATCHES, len(learned)) - 1] if learned else max(span.end for span in spans)

@@ -312,14 +312,6 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             raise ValueError(f"`offline_steps` and `{other}` exclude each other. Received: offline_steps={given}")
         object.__setattr__(self, "algorithm", dataclasses.replace(self.algorithm, learning_starts=0))
 
-    def _step_on_device(self) -> None:
-        """Take what others have where the learner's device steps environments in JAX."""
-        given = {name: getattr(self, name) for name in (*OF_PROCESSES, "num_envs", "env")}
-        defaults = {field.name: field.default for field in dataclasses.fields(self) if field.name in given}
-        settings = on_device(given, defaults, str(self.backend))
-        for name, value in settings.items():
-            object.__setattr__(self, name, value)
-
     def require_one_policy(self, what: str) -> None:
         """Raise ValueError for several policies. what: the command that is of one."""
         if self.policies is not None:
@@ -397,8 +389,11 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         """Take the algorithm's defaults where fields are left open."""
         defaults = self._algorithm_defaults()
         object.__setattr__(self, "_left_open", {name for name in defaults if getattr(self, name) is None})
-        if self.acts_on_device:
-            self._step_on_device()
+        if self.acts_on_device:  # where others have processes
+            given = {name: getattr(self, name) for name in (*OF_PROCESSES, "num_envs", "env")}
+            of_processes = {field.name: field.default for field in dataclasses.fields(self) if field.name in given}
+            for name, value in on_device(given, of_processes, str(self.backend)).items():
+                object.__setattr__(self, name, value)
         for name in self.left_open:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, defaults[name])

@@ -105,19 +105,8 @@ def with_texts_of(settings: type[Any]) -> Callable[[Function], Function]:
 
 
 OF_PROCESSES = (
-    "num_actors",
-    "envs_per_actor",
-    "max_policy_lag",
-    "acting",
-    "on_env_error",
-    "max_restarts",
-    "autoreset_mode",
-    "terminal_observations",
-    "envs_see_gpu",
-    "ray_address",
-    "self_play",
-    "policies",
-    "centralized_value",
+    *("num_actors", "envs_per_actor", "max_policy_lag", "acting", "on_env_error", "max_restarts", "autoreset_mode"),
+    *("terminal_observations", "envs_see_gpu", "ray_address", "self_play", "policies", "centralized_value"),
 )
 """Settings that mean nothing where the learner's device steps the environments, and those of several agents."""
 

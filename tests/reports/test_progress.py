@@ -12,8 +12,8 @@ import pytest
 
 import actor_learner as al
 from actor_learner.reports.displays import Notebook, Terminal, choose_display
-from actor_learner.reports.progress import Progress
 from actor_learner.reports.status import Summary
+from actor_learner.reports.watch import Progress
 from actor_learner.runs.artifacts import run_log
 from actor_learner.runs.metrics import MetricsFile
 from actor_learner.system.signals import Interrupts
