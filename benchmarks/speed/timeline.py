@@ -28,7 +28,11 @@ BEFORE_TENSORFLOW = (
     (POOL, "_export", "policy exported"),
     (POOL, "ActorPool.__init__", "actors begun"),
     (POOL, "ActorPool.collect", "first batch"),
-    ("actor_learner.reports.watch actor_learner.progress", "Progress.update", "first progress line"),
+    (
+        "actor_learner.reports.watch actor_learner.reports.progress actor_learner.progress",
+        "Progress.update",
+        "first progress line",
+    ),
     ("actor_learner.runs.recorder actor_learner.recorder", "Recorder.checkpoint", "first checkpoint"),
     ("actor_learner.runs.recorder actor_learner.recorder", "Recorder.close", "last update, last checkpoint"),
     ("actor_learner.build", "save_result", "network and policy saved"),
