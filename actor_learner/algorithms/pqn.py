@@ -67,7 +67,6 @@ class PQN(QLearning, OnPolicy):
                 "Returns follow the actions of actors whose weights are several versions old, and aren't corrected for "
                 f"it: lower `q_lambda` or `max_policy_lag`. Received: q_lambda={self.q_lambda}, "
                 f"max_policy_lag={config.max_policy_lag}",
-                UserWarning,
                 stacklevel=2,
             )
 
@@ -77,7 +76,6 @@ class PQN(QLearning, OnPolicy):
             warnings.warn(
                 "`q_lambda` has no effect in unrolls of one step: raise `unroll_length`, or set q_lambda to 0. "
                 f"Received: unroll_length=1, q_lambda={self.q_lambda}",
-                UserWarning,
                 stacklevel=2,
             )
 
@@ -89,7 +87,6 @@ class PQN(QLearning, OnPolicy):
                 "PQN has no targets that move slowly: without layer normalization values often grow without bound. Add "
                 "keras.layers.LayerNormalization after each hidden layer, before its activation (layer_norm=True in "
                 f"the default network). Received: a network of {', '.join(dict.fromkeys(kinds))}",
-                UserWarning,
                 stacklevel=2,
             )
 

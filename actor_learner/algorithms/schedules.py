@@ -79,7 +79,6 @@ def warn_of_early_end(name: str, value: Any, total_steps: int) -> None:
         warnings.warn(
             f"A Keras schedule given as `{name}` counts env steps, of which there will be {total_steps} "
             f"(inside an optimizer it counts gradient steps). Received: {name} with decay_steps={decay_steps}",
-            UserWarning,
             stacklevel=4,
         )
 

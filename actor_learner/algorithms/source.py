@@ -32,7 +32,6 @@ class ShuffledEpochs:
             warnings.warn(
                 f"`minibatch_size` is larger than a batch of {steps} x {columns} rows, which is taken whole. "
                 f"Received: minibatch_size={size}",
-                UserWarning,
                 stacklevel=5,
             )
 

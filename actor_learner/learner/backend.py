@@ -74,7 +74,6 @@ def use_threads(count: int | None) -> None:
             warnings.warn(
                 f"{NAME} has started already, with {found or 'all'} threads, which can't be changed any "
                 f"more. Received: learner_threads={count}",
-                UserWarning,
                 stacklevel=2,
             )
 
@@ -87,6 +86,5 @@ def warn_of_threads(free_cores: int) -> None:
             f"{NAME}'s threads and the actors want the same cores, which slows both; before {NAME} is "
             f"imported, set {THREADS}={free_cores}. Received: {found or 'all'} threads, {available_cores()} "
             "cores",
-            UserWarning,
             stacklevel=2,
         )

@@ -602,7 +602,6 @@ class Learner:
             warnings.warn(
                 f"Layers {names} are called with training=False while learning too{reason}: dropout does nothing, nor "
                 "do noise and augmentation; batch statistics and spectral norms stay as they are.",
-                UserWarning,
                 stacklevel=6,
             )
 

@@ -67,7 +67,6 @@ def check_critic(models: TrainedModels, critic: keras.Model, observation: Any) -
         warnings.warn(
             "A critic's value is the same for two actions: does it use its second input, the action? "
             f"Received: {critic.name!r}",
-            UserWarning,
             stacklevel=2,
         )
 

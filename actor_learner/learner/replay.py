@@ -572,7 +572,7 @@ class ReplayLearner(Learner):
             try:
                 buffer = ReplayBuffer.load(directory, capacity=capacity, compute_reward=self.compute_reward)
             except DamagedError as error:
-                warnings.warn(f"The replay buffer is filled anew: {one_line(error)}", UserWarning, stacklevel=4)
+                warnings.warn(f"The replay buffer is filled anew: {one_line(error)}", stacklevel=4)
             else:
                 self.use_buffer(buffer)
                 return
@@ -603,7 +603,6 @@ def _warn_of_long_episodes(trajectory: Trajectory) -> None:
         warnings.warn(
             "`unroll_length` should be as long as an episode, because goals are those of the same unroll. Received: "
             f"unroll_length={len(trajectory.reward)}, and an episode's end in {ends.sum()} of {len(ends)} columns",
-            UserWarning,
             stacklevel=3,
         )
 

@@ -302,7 +302,6 @@ class ReplayBuffer:
                 "`compute_reward` and the environment should give the same rewards; look for noise, and for wrappers "
                 f"that change rewards. Received: others in {wrong.sum()} of {len(index)} rows, such as {found[row]:g} "
                 f"for {fields['reward'][row]:g}",
-                UserWarning,
                 stacklevel=4,
             )
 
@@ -321,7 +320,6 @@ class ReplayBuffer:
             warnings.warn(
                 f"A trajectory of {steps} steps takes a column of {self.unroll_length}, whose other rows stay unused: "
                 f"pass unroll_length={steps}. Received: unroll_length={self.unroll_length}",
-                UserWarning,
                 stacklevel=3,
             )
 

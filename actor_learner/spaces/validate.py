@@ -232,7 +232,6 @@ def warn_of_narrow_bounds(trajectory: Trajectory, spaces: Spaces, distribution: 
             f"{share:.0%} of the numbers in the first batch's actions lie on a bound, because the policy's noise is "
             f"wider than the bounds: use `distribution='squashed'`{_lower_std(spaces)}, or scale actions in a wrapper. "
             f"Received: {spaces.gymnasium.action_space}",
-            UserWarning,
             stacklevel=3,
         )
 

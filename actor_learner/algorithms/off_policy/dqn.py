@@ -66,7 +66,6 @@ class DQN(QLearning, OffPolicy):
             warnings.warn(
                 "Targets never move, so that values stay near the untrained network's: lower `target_update_interval`. "
                 f"Received: target_update_interval={self.target_update_interval}, total_steps={total_steps}",
-                UserWarning,
                 stacklevel=2,
             )
         between = max(self.target_update_interval, env_steps) * self.updates_per_step
@@ -76,7 +75,6 @@ class DQN(QLearning, OffPolicy):
                 f"{_FEW_STEPS}. Raise `target_update_interval`, or the env steps of a batch (num_envs x unroll_length, "
                 f"SB3's train_freq). Received: target_update_interval={self.target_update_interval}, "
                 f"updates_per_step={self.updates_per_step:g}, {env_steps} env steps in a batch",
-                UserWarning,
                 stacklevel=2,
             )
 
