@@ -99,7 +99,8 @@ class ReplayUpdate(Steps):
 
         def step(index: Tensor, sums: Tensor, errors: Tensor) -> tuple[Tensor, ...]:
             metrics, error = self._step(algorithm, _minibatch(rows, index))
-            return index + 1, sums + vector(metrics, names), ops.where(ops.equal(numbers, index), error[None], errors)
+            values = vector(metrics, names)
+            return index + 1, sums + values, ops.where(ops.equal(numbers, index), error[None], errors)
 
         start = (np.int32(0), np.zeros(len(names), np.float32), np.zeros((slots, size), np.float32))
         _, sums, errors = backend.while_loop(
