@@ -24,6 +24,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from actor_learner.system.machine import available_cores
 from tests.support.processes import children, open_descriptors
 from tests.support.quick_xla import QUICK_XLA
 
@@ -89,6 +90,15 @@ def pytest_collection_modifyitems(config, items):
 
     config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
     items[:] = [item for item in items if runs(item)]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """A worker for each core that a cgroup's quota leaves, and no more than the memory of a usual machine has room for.
+
+    pytest-xdist itself counts the machine's cores.
+    """
+    return min(8, available_cores())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import shutil
-import warnings
 
 import numpy as np
 import pytest
@@ -52,55 +49,6 @@ def test_the_last_observations_of_terminated_episodes_are_kept(first):
 @pytest.mark.thorough
 def test_the_number_of_actors_changes_no_byte(first, tmp_path):
     assert same_weights(run(tmp_path / "run").network.get_weights(), al.load_network(first).get_weights())
-
-
-@pytest.mark.parametrize("kind", [al.SAC, pytest.param(al.TD3, marks=pytest.mark.thorough)])
-def test_continuous_actions(kind, tmp_path):
-    algorithm = kind(**OFTEN, hindsight="episode")
-    run(tmp_path / "run", "actor_learner/PointReach-v0", algorithm, total_steps=75, unroll_length=25, num_envs=1)
-    rows = buffer_of(tmp_path / "run", of_points).sample(2000)
-    assert len(np.unique(rows.observation["desired_goal"], axis=0)) > 50  # of 3 episodes
-    reached = rows.next_observation["achieved_goal"]
-    np.testing.assert_array_equal(rows.reward, of_points(reached, rows.next_observation["desired_goal"], None))
-
-
-def of_points(achieved_goal, desired_goal, infos):
-    return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > 0.1).astype(np.float32)
-
-
-@pytest.mark.parametrize("given", [None, pytest.param(all_equal, marks=pytest.mark.thorough)])
-def test_a_run_goes_on_with_its_buffer(first, given, tmp_path):
-    """The function isn't saved: the environment has it, or the config names it."""
-    if given is None:
-        shutil.copytree(first, tmp_path / "run", symlinks=True)
-    else:
-        run(tmp_path / "run", compute_reward=given)
-    before = buffer_of(tmp_path / "run")
-    data = json.loads((tmp_path / "run/config.json").read_text())
-    assert data["compute_reward"] == (given and "tests.support.goal_envs:all_equal")
-    config = al.TrainConfig.from_json(data, callbacks=(), run_dir=tmp_path / "run")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        al.train(config.replace(total_steps=192, num_actors=0), resume=True)
-    after = buffer_of(tmp_path / "run")
-    assert after.next_column > before.next_column
-    assert after.hindsight == al.Hindsight("future", 4, all_equal)
-
-
-def test_a_loaded_learner_goes_on_as_the_saved_one_would_have(first, tmp_path):
-    with al.ActorPool(Closing, num_actors=0, num_envs=4, unroll_length=4, terminal_observations=True) as pool:
-        trajectories = [pool.collect().copy() for _ in range(3)]
-    learner = al.Learner.load(first / "checkpoints/final", compute_reward=all_equal)
-    learner.update(trajectories[0])
-    learner.save(tmp_path / "saved")
-    with pytest.raises(ValueError, match=r"`compute_reward` must be a function"):
-        al.Learner.load(tmp_path / "saved")
-    again = al.Learner.load(tmp_path / "saved", compute_reward=all_equal)
-    for trajectory in trajectories[1:]:
-        results = [one.update(trajectory) for one in (learner, again)]
-        assert results[0] == results[1]
-        assert "loss" in results[0]
-    assert same_weights(learner.get_weights(), again.get_weights())
 
 
 def test_the_environment_that_the_learner_builds_is_closed(tmp_path):

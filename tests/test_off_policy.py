@@ -172,28 +172,6 @@ def test_a_run_from_the_weights_of_another_begins_with_its_critics(of_sac, tmp_p
     assert seen.ent_coef == pytest.approx(math.log(0.5))
 
 
-class OwnCritic(keras.Model):
-    """Keras can't rebuild it from its file, so its weights alone are saved."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = keras.layers.Dense(1)
-
-    def call(self, inputs):
-        return self.dense(keras.ops.concatenate(inputs, axis=-1))
-
-
-@pytest.mark.thorough
-def test_critics_that_keras_cannot_rebuild_start_anew_with_one_warning(tmp_path):
-    fields = {"num_actors": 0, "total_steps": 104, "critics": lambda *_: OwnCritic()}
-    run(tmp_path / "first", SAC, "Pendulum-v1", **fields)
-    config = al.TrainConfig(env="Pendulum-v1", algorithm=SAC, init_from=tmp_path / "first")
-    with pytest.warns(
-        UserWarning, match=r"^The critics of `init_from` start anew: Only the weights .* Received: path="
-    ):
-        assert _saved_critics(config) == []
-
-
 def test_critics_of_another_size_start_anew_with_one_warning(of_sac):
     config = al.TrainConfig(env="Pendulum-v1", algorithm=al.TQC(num_critics=3, quantiles=5), init_from=of_sac[0])
     expected = (

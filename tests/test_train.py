@@ -19,7 +19,7 @@ import actor_learner as al
 from actor_learner.algorithms.returns import gae
 from actor_learner.build import _return_statistics
 from actor_learner.learner.rewards import ReturnStatistics
-from actor_learner.networks.contract import call_network, network_distribution
+from actor_learner.networks.contract import call_network
 from actor_learner.runs.metrics import read_metrics
 from tests.support.processes import is_alive, patience, wait_until
 from tests.support.scripted_envs import BreaksOnce, Deterministic
@@ -91,36 +91,6 @@ def test_the_number_of_actors_changes_no_byte(tmp_path):
     for run in runs[1:]:
         assert same_weights(runs[0].network.get_weights(), run.network.get_weights())
         assert all(runs[0].metrics.get(name) == run.metrics.get(name) for name in ("loss", "episode_return"))
-
-
-@pytest.mark.parametrize(
-    ("env", "normalize"), [pytest.param("CartPole-v1", False, marks=pytest.mark.thorough), ("Pendulum-v1", True)]
-)
-def test_actors_and_learner_agree_on_log_probabilities(env, normalize):
-    """At initialization, and after training; the first minibatch's ratio is 1 within the same bound."""
-
-    def network(observation_space, action_space):
-        return al.default_network(observation_space, action_space, normalize_observation=normalize)
-
-    with al.ActorPool(env, network, num_actors=0, envs_per_actor=4, unroll_length=64) as actors:
-        learner = al.Learner(actors.network, al.PPO(), action_space=actors.action_space)
-        distribution = network_distribution(actors.network, learner.spaces)
-        for _ in range(3):
-            trajectory = actors.collect()
-            flat = {
-                name: getattr(trajectory, name)[:64].reshape(-1, *getattr(trajectory, name).shape[2:])
-                for name in ("observation", "action", "valid", "behaviour_log_prob")
-            }
-            parameters = call_network(actors.network, flat["observation"])["parameters"]
-            log_prob = ops.convert_to_numpy(distribution.log_prob(parameters, (flat["action"],)))
-            std = 1.0
-            if env == "Pendulum-v1":
-                std = min(1.0, float(np.exp(ops.convert_to_numpy(parameters)[:, 1:]).min()))
-            difference = np.abs(log_prob - flat["behaviour_log_prob"])[flat["valid"]]
-            assert difference.max() <= 1e-5 / std
-            assert np.abs(np.expm1(difference)).max() <= 1e-5 / std
-            learner.update(trajectory)
-            actors.publish(learner.get_weights())
 
 
 def episodes_of(mode):
@@ -293,19 +263,6 @@ def test_a_network_of_ones_own_by_a_callable_is_wrapped_in_normalization(tmp_pat
     result = al.train(config(tmp_path, **changes))
     assert any(isinstance(layer, al.ObservationNormalization) for layer in result.network.layers)
     assert result.network.output_shape == [(None, 2), (None, 1)]
-
-
-def deterministic_environments(num_envs):
-    return SyncVectorEnv([Deterministic] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
-
-
-@pytest.mark.thorough
-def test_batches_whose_rows_only_reset_are_passed_over(tmp_path):
-    one = {"num_actors": 1, "envs_per_actor": 1, "unroll_length": 1, "total_steps": 8, "max_policy_lag": 1}
-    result = al.train(config(tmp_path, env=deterministic_environments, algorithm=al.A2C(), **one))
-    rows = read_metrics(result.run_dir)
-    assert [row["env_steps"] for row in rows] == list(range(1, 9))
-    assert all("loss" in row for row in rows)
 
 
 def no_callback():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from actor_learner.actors.group import ActorError
 from actor_learner.environments.errors import EnvError
 from actor_learner.policy.exported import flatten_weights
 from actor_learner.runs.league import League
-from tests.support.processes import open_descriptors, wait_until
 
 pytest.importorskip("pettingzoo")
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_is_left")]
@@ -153,18 +151,6 @@ def test_a_version_is_frozen_once_and_not_more_than_there_is_room_for(network):
             pool.set_opponents(*versions(5, 10))
         pool.set_opponents(*versions(5, 8))
         pool.collect()
-
-
-@pytest.mark.parametrize("num_actors", [0, 1])
-def test_a_closed_pool_leaves_no_memory(network, num_actors):
-    before = open_descriptors()
-    pool = make_pool(network, num_actors=num_actors)
-    pool.set_opponents({0: 1.0}, {0: changed(network, 0)})
-    pool.collect()
-    pool.collect()
-    pool.close()
-    assert wait_until(lambda: open_descriptors() == before, 30)
-    assert "memfd:actor_learner" not in Path("/proc/self/maps").read_text()
 
 
 def test_weights_of_versions_are_finite(network):

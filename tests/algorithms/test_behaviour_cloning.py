@@ -109,30 +109,6 @@ def test_it_has_no_hyperparameters_of_actor_critics():
             BehaviourCloning(**{name: 1})
 
 
-def test_it_runs_in_train(tmp_path):
-    """Cloning the actors' own actions teaches nothing, but every step of a run works without values."""
-
-    @dataclass(frozen=True, kw_only=True)
-    class OfAnything(BehaviourCloning):
-        def loss(self, outputs, minibatch):
-            return -mean_valid(outputs["log_prob"], minibatch["valid"]), {}
-
-    config = al.TrainConfig(
-        env="Pendulum-v1",
-        algorithm=OfAnything(),
-        num_actors=0,
-        tensorboard=False,
-        envs_per_actor=2,
-        unroll_length=16,
-        total_steps=64,
-        run_dir=tmp_path / "run",
-        quiet=True,
-    )
-    result = al.train(config)
-    assert result.metrics["env_steps"] >= 64
-    assert "explained_variance" not in result.metrics
-
-
 def test_targets_belong_to_an_actor_critic():
     with pytest.raises(TypeError, match=r"OfTargets has `targets`.*subclass al\.algorithms\.ActorCritic"):
 

@@ -175,23 +175,6 @@ def test_a2c_knows_no_behaviour_policy():
     assert same_weights(stepped(al.A2C(), trajectory)[0], stepped(al.A2C(), other)[0])
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        al.Impala(minibatch_size=13, epochs=2),
-        pytest.param(al.PPO(vtrace=True, minibatch_size=13), marks=pytest.mark.thorough),
-    ],
-    ids=lambda algorithm: algorithm.name,
-)
-def test_invalid_rows_change_nothing(algorithm):
-    trajectory = random_trajectory(TORQUES, invalid_rate=0.3)
-    names = ("observation", "action", "reward", "behaviour_log_prob")
-    filled = trajectory._replace(**{name: np.nan_to_num(getattr(trajectory, name), nan=0.37) for name in names})
-    first, second = (stepped(algorithm, batch, TORQUES)[0] for batch in (trajectory, filled))
-    assert same_weights(first, second)
-    assert all(np.isfinite(weight).all() for weight in first)
-
-
 def test_the_learning_rate_follows_desired_kl_and_survives_a_file(tmp_path):
     algorithm = al.PPO(learning_rate=1e-3, desired_kl=1e-6, epochs=4, minibatch_size=16)
     learner = al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS)

@@ -95,17 +95,6 @@ def test_nothing_that_is_simulated_exceeds_the_roof(setting, learner_first, seed
     assert uneven <= best * ahead
 
 
-def test_overlap_pays_where_unrolls_are_unevenly_long():
-    """Lock-step waits for the slowest of each batch, lag 1 for it less, and free-running actors never wait."""
-
-    def speed(lag):
-        draw = random.Random(7)
-        setting = parts(actors=8, cores=16, update=0.3, lag=lag)
-        return simulate(setting, 40, draw=lambda: draw.choice([0.5, 0.5, 0.5, 0.5, 3.0]))
-
-    assert speed(0) < speed(1) < speed(4)
-
-
 def test_one_more_actor_is_expected_to_bring_its_share_until_something_else_limits():
     alone = parts(actors=1, update=0.1, lag=0)
     (first, *_) = [each for each in prospects(alone) if each.change == "one more actor"]

@@ -1,7 +1,5 @@
 """Networks with memory in the learner: the same numbers as the actors', sequences, resets, and the gradient."""
 
-import time
-
 import gymnasium as gym
 import keras
 import numpy as np
@@ -12,7 +10,6 @@ from gymnasium.wrappers import TimeLimit
 
 import actor_learner as al
 from actor_learner.learner.network_calls import NetworkCalls
-from tests.support.processes import patience, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -92,39 +89,6 @@ def test_the_ratio_is_one_with_masks_and_normalization(without_xla):
         assert abs(learner.update(trajectory)["approx_kl"]) < 1e-6
 
 
-@pytest.mark.thorough
-def test_the_ratio_is_one_where_actors_run_freely():
-    """Columns are cut short, and go on in the next batch from the state that they were left in."""
-
-    def uneven(num_envs, seed):
-        return SyncVectorEnv([lambda: Uneven(gym.make("CartPole-v1"), seed % 2)] * num_envs)
-
-    def batch_is_cut(pool):
-        trajectory = pool.collect(timeout=patience(60)).copy()
-        found = evaluated(pool.network, pool.action_space, trajectory)
-        valid = trajectory.valid
-        np.testing.assert_allclose(found.log_prob[valid], trajectory.behaviour_log_prob[valid], atol=1e-6)
-        pool.publish(pool.network.get_weights())
-        return not valid.all()
-
-    options = {"num_actors": 2, "envs_per_actor": 2, "unroll_length": 12, "max_policy_lag": 3}
-    with al.ActorPool(uneven, with_memory, **options) as pool:
-        assert wait_until(lambda: batch_is_cut(pool), 60)
-        batch_is_cut(pool)  # and the next one goes on from there
-
-
-class Uneven(gym.Wrapper):
-    """Waits in each step, where it is a slow one."""
-
-    def __init__(self, env, slow):
-        super().__init__(env)
-        self.slow = slow
-
-    def step(self, action):
-        time.sleep(0.02 * self.slow)
-        return super().step(action)
-
-
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_the_learner_values_what_an_episode_ended_with_in_the_state_that_the_actor_had(mode):
     network, actions, (_, trajectory) = batches(mode=mode)
@@ -163,15 +127,6 @@ def test_sequences_give_what_whole_columns_give(length, cell):
     whole, pieces = (evaluated(network, actions, trajectory, sequence_length=count) for count in (12, length))
     for a, b in zip(whole[:-1], pieces[:-1], strict=True):  # the last field is of greedy policies
         np.testing.assert_allclose(a, b, atol=1e-6)
-
-
-@pytest.mark.thorough
-def test_an_update_that_changes_nothing_has_no_divergence(without_xla):
-    network, actions, (_, trajectory) = batches()
-    learner = al.Learner(network, still(minibatch_size=24), action_space=actions, sequence_length=4)
-    metrics = learner.update(trajectory)
-    assert abs(metrics["approx_kl"]) < 1e-7
-    assert metrics["clip_fraction"] == 0
 
 
 def test_columns_may_stand_in_any_order():

@@ -49,18 +49,6 @@ def row(observation, index):
     return structure.unflatten([leaf[index] for leaf in structure.flatten(observation)])
 
 
-@pytest.mark.parametrize("rows", [BATCH, 1, 3, 9])
-def test_batches_of_any_size(policy, rows):
-    batch = observations(SENSES, rows)
-    action, log_prob = policy.step(batch)
-    structure = spaces.action_structure(HYBRID)
-    for leaf, array in zip(structure.leaves, structure.flatten(action), strict=True):
-        assert (array.shape, array.dtype) == ((rows, *leaf.shape), leaf.dtype)
-    assert log_prob.shape == policy.value(batch).shape == (rows,)
-    assert batch_space(HYBRID, rows).contains(policy.to_env(action))
-    assert batch_space(HYBRID, rows).contains(policy.act(batch))
-
-
 def test_a_single_observation_is_a_row_of_a_batch(policy):
     batch = observations(SENSES, 3)
     structure = spaces.action_structure(HYBRID)
@@ -74,17 +62,6 @@ def test_a_single_observation_is_a_row_of_a_batch(policy):
         action, log_prob = policy.step(one)
         assert log_prob.shape == ()
         assert HYBRID.contains(policy.to_env(action))
-
-
-def test_steps_on_leaves_are_the_same(policy):
-    batch = observations(SENSES, BATCH)
-    policy.reseed(4)
-    action, log_prob = policy.step(batch)
-    policy.reseed(4)
-    leaves, again = policy.step_leaves(spaces.observation_structure(SENSES).flatten(batch))
-    np.testing.assert_array_equal(log_prob, again)
-    for ours, theirs in zip(spaces.action_structure(HYBRID).flatten(action), leaves, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 SEEN = observations(SENSES, BATCH)

@@ -203,24 +203,6 @@ def test_leaves_that_a_graph_does_not_use_are_no_inputs(expressible):
         np.testing.assert_array_equal(policy.step({**other, "act": first["act"]})[1], log_prob)
 
 
-def test_a_network_that_ignores_all_observations():
-    class Bandit(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.logits = self.add_weight(shape=(3,), name="logits", initializer="zeros")
-
-        def call(self, observation):
-            nothing = ops.zeros((ops.shape(observation)[0], 1))
-            return nothing + self.logits, nothing
-
-    network = Bandit()
-    policy = Policy.from_network(network, Discrete(3), batch_size=2, observation_space=VECTOR)
-    network.set_weights([np.float32([0, 0, 9])])
-    policy.set_weights(network.get_weights())
-    for rows in (2, 5):
-        assert_agrees(policy, network, Discrete(3), observations(VECTOR, rows))
-
-
 def test_what_litert_cannot_express_with_several_inputs_and_masks():
     space = Dict({"a": VECTOR, "b": Discrete(3)})
     inputs = {"a": keras.Input((4,), name="a"), "b": keras.Input((), dtype="int32", name="b")}

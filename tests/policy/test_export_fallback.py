@@ -10,7 +10,6 @@ import pytest
 from gymnasium.spaces import Box
 from keras import layers, ops
 
-from actor_learner.networks import default
 from actor_learner.networks.layers import LogStd
 from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.policy import Policy
@@ -81,22 +80,3 @@ def test_fallback_where_no_layer_is_to_blame_names_the_operation():
     network = heads(observation, observation + chosen)
     with pytest.warns(UserWarning, match=r"BitwiseAnd', outside its layers: .*tf\.BitwiseAnd"):
         export_policy(network, ACTIONS, 4, VECTOR)
-
-
-@pytest.mark.thorough
-def test_fallback_with_a_loop_inside():
-    network = vector_network(layers.Reshape((3, 2)), layers.LSTM(5), Inexpressible())
-    with pytest.warns(UserWarning, match="LiteRT can't run"):
-        policy = Policy.from_network(network, ACTIONS, batch_size=4)
-    network.set_weights(changed_weights(network))
-    policy.set_weights(network.get_weights())
-    assert_agrees(policy, network, ACTIONS, observations(VECTOR, 4))
-
-
-@pytest.mark.thorough
-def test_fallback_for_a_dtype_that_litert_does_not_know():
-    space = Box(0, 10, (6,), np.uint64)
-    network = default.default_network(space, ACTIONS)
-    with pytest.warns(UserWarning, match=r"tf\.Cast"):
-        policy = Policy(export_policy(network, ACTIONS, 4, space))
-    assert_agrees(policy, network, ACTIONS, np.arange(24, dtype=np.uint64).reshape(4, 6))

@@ -325,15 +325,6 @@ def test_what_does_not_fit_the_space_is_refused(space, observation, message):
         buffer.add(random_trajectory()._replace(observation=np.minimum(WIDE, 255)))
 
 
-def test_the_same_seed_draws_the_same():
-    def batches(seed):
-        buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 640, unroll_length=16, seed=seed)
-        buffer.add(random_trajectory())
-        return buffer.sample(32, 2).indices.tolist()
-
-    assert batches(0) == batches(0) != batches(1)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

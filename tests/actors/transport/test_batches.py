@@ -60,32 +60,6 @@ def test_fields_lie_one_after_the_other_aligned_and_apart(rows, columns, shape, 
     assert layout.size >= end
 
 
-def test_columns_of_different_actors_share_nothing(block):
-    for name, array in block.arrays.items():
-        array[...] = 0
-        views = [block.columns(start, start + 2) for start in (0, 2, 4)]
-        for number, columns in enumerate(views, start=1):
-            key = name.removeprefix("episode/")
-            view = columns.episode_info[key] if name.startswith("episode/") else getattr(columns, name)
-            view = view[0] if isinstance(view, tuple) else view
-            view[...] = number % 2
-        expected = np.repeat([1, 0, 1], 2)
-        expected = expected[:, None] if name in ("observation", "final_observation") else expected
-        np.testing.assert_array_equal(array, np.broadcast_to(expected, array.shape))
-
-
-def test_trajectory_is_contiguous_read_only_and_no_copy(block):
-    views = block.views()
-    assert list(views) == list(block.layout.spec.fields())
-    assert views["observation"].shape == (6, 6, 3)
-    assert views["action"].shape == (5, 6)
-    for name, view in views.items():
-        assert view.flags.c_contiguous
-        assert np.shares_memory(view, block.arrays[name])
-        with pytest.raises(ValueError, match="read-only"):
-            view[...] = 0
-
-
 def test_leaves_and_masks_have_fields_of_their_own(arena):
     observation_space = Dict(
         {"camera": Box(0, 255, (4, 4, 1), np.uint8), "hand": Tuple((Discrete(3), Box(-1, 1, (2,))))}
