@@ -86,19 +86,6 @@ def test_a_pool_collects_and_publishes_with_any_group(lag):
     assert children() == before
 
 
-@pytest.mark.thorough
-def test_a_learner_learns_from_it(without_xla):
-    with make_pool(unroll_length=64) as pool:
-        algorithm = al.PPO(learning_rate=0.01, minibatch_size=128, gamma=0.0, normalize_advantage=True)
-        learner = al.Learner(pool.network, algorithm, action_space=pool.action_space)
-        for _ in range(25):
-            learner.update(pool.collect())
-            pool.publish(learner.get_weights())
-        observation = np.random.default_rng(1).uniform(-1, 1, (200, 3)).astype(np.float32)
-        logits = np.asarray(pool.network(observation)[0])
-    assert np.mean(logits.argmax(1) == (observation[:, 0] > 0)) > 0.9
-
-
 def test_rows_that_a_group_has_not_written_are_found():
     class Forgetful(InMemoryActors):
         def fill(self, columns, version, actor):

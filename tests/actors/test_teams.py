@@ -183,31 +183,6 @@ def test_a_fault_in_the_part_of_one_policy_ends_the_unrolls_of_all(env):
     assert "must be finite. Received: nan" in causes[0].cause
 
 
-class LateHunters(Hunt):
-    """Hunters come with the second step, and have masks from then on."""
-
-    def reset(self, seed=None, options=None):
-        observations, infos = super().reset(seed, options)
-        self.agents = ["prey"]
-        return {"prey": observations["prey"]}, {"prey": infos["prey"]}
-
-    def step(self, actions):
-        observations, rewards, ended, cut_off, infos = super().step(actions)
-        if self.steps == 1 and self.agents:
-            self.agents = list(self.possible_agents)
-            observations |= {agent: self.seen(agent) for agent in self.moved}
-        return observations, rewards, ended, cut_off, infos
-
-
-def test_agents_of_a_policy_that_come_late_have_masks():
-    with make_pool(env=LateHunters, num_actors=0, unroll_length=30) as pool:
-        assert pool.uses_masks == {"hunter": True, "prey": False}
-        hunters = pool.collect()["hunter"]
-        assert not hunters.valid[0].any()
-        assert hunters.valid[1].all()
-        assert not hunters.action_mask[hunters.valid].all()
-
-
 def one_policy(agent):
     return "hunter"
 

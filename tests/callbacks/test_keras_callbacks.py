@@ -30,7 +30,6 @@ from actor_learner.runs.checkpoints import RunState
 from actor_learner.runs.meter import metric_names
 from actor_learner.runs.metrics import read_metrics
 from actor_learner.system.installation import install_command
-from tests.support.counting_memory import AlternatingEnv, alternating_network
 from tests.support.curriculum_env import Curriculum
 
 pytestmark = pytest.mark.usefixtures("without_xla")
@@ -589,18 +588,6 @@ def test_a_video_of_what_draws_nothing_is_refused_before_training(pieces, tmp_pa
     with pytest.raises(ValueError, match="has no renderer for pictures"):
         callbacks.begin()
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.thorough
-def test_a_policy_with_memory_is_evaluated_and_recorded_while_it_learns(tmp_path):
-    """It counts the steps of each episode: of ten side by side, and of the one that is recorded."""
-    pytest.importorskip("moviepy", reason="needs moviepy")
-    changes = {"env": AlternatingEnv, "network": alternating_network, "hidden_sizes": (64, 64), "total_steps": 2 * ROWS}
-    run = al.train(config(tmp_path, [Evaluate(ROWS, episodes=10, video=1)], **changes))
-    found = [(row["evaluation/return_mean"], row["evaluation/length_mean"]) for row in read_metrics(run.run_dir)]
-    assert len(found) == 2
-    assert all(mean == length for mean, length in found)
-    assert len(list(tmp_path.glob("run/videos/*/*.mp4"))) == 2
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")

@@ -447,19 +447,3 @@ def test_completion_names_the_extra_that_it_needs(monkeypatch, capsys):
     assert "shell must be one of bash, zsh, fish, tcsh (did you mean 'zsh'?). Received: ksh" in refusal_of(
         capsys, "completion", "ksh"
     )
-
-
-@pytest.mark.slow
-def test_a_finished_run_goes_on_when_more_steps_are_asked_for(trained, tmp_path, without_xla, capsys):
-    run, _ = trained
-    shutil.copytree(run, tmp_path / "copy", symlinks=True)
-    before = read_metrics("copy")
-    assert cli.main(["train", "--resume", "copy"]) == 0
-    assert capsys.readouterr().out.startswith("The run has finished: it took its 1,500 steps.")
-    assert read_metrics("copy") == before
-    assert cli.main(["train", "--resume", "copy", "--total-steps", "2000"]) == 0
-    assert capsys.readouterr().out.startswith(f"The run continues after {before[-1]['env_steps']:,} steps.")
-    after = read_metrics("copy")
-    assert after[: len(before)] == before
-    assert after[-1]["env_steps"] >= 2000
-    assert read_config("copy")["total_steps"] == 2000

@@ -231,21 +231,6 @@ class TestMake:
             resolve_env("Acrobot-v1", {"wings": 2}).make(1)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("env", ["LunarLander-v3", "HalfCheetah-v5"])
-    def test_physics(self, env):
-        package = {"LunarLander-v3": "Box2D", "HalfCheetah-v5": "mujoco"}[env]
-        pytest.importorskip(package, reason=f"needs {package}")
-        vector_env = resolve_env(env, {"max_episode_steps": 30}).make(2)
-        environments = Environments(vector_env)
-        vector_env.action_space.seed(0)
-        rows, episodes = play(environments, 60, lambda _: vector_env.action_space.sample())
-        assert [own[0][1] for own in episodes] == [30.0, 30.0]
-        for own_rows, own_episodes in zip(rows, episodes, strict=True):
-            first = own_rows[: int(own_episodes[0][1])]
-            assert own_episodes[0][0] == pytest.approx(sum(row.reward for row in first), rel=1e-5)
-            assert first[-1].truncated
-
-    @pytest.mark.slow
     def test_mujoco_leaves_no_log_file_and_warns_once(self, tmp_path):
         pytest.importorskip("mujoco", reason="needs mujoco")
         code = (

@@ -7,11 +7,9 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from hypothesis import given, settings, strategies as st
+from gymnasium.spaces import Box, Discrete, Tuple
 from keras import layers
 
-from actor_learner.networks import default
 from actor_learner.networks.step import PolicyStep
 from actor_learner.policy.export.convert import InexpressibleError, output_names, to_litert
 from actor_learner.policy.export.litert import trace
@@ -112,52 +110,11 @@ def test_outputs_are_read_by_name():
         output_names(traced, traced[:2])
 
 
-OBSERVATIONS = [
-    Discrete(5, start=-3),
-    MultiBinary((2, 3)),
-    MultiDiscrete([[2, 9], [4, 1]], start=[[1, 2], [3, 4]]),
-    Box(0, 255, (5, 4), np.uint8),
-    Box(-3, 4, (6,), np.int16),
-    Box(np.float32([-0.1, -5]), np.float32([0.1, np.inf])),
-    Box(-1, 1, (2,), np.float64),
-]
-
-
-@pytest.mark.parametrize("space", OBSERVATIONS, ids=str)
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_drawn_observations_are_valid(space, seed):
-    (leaf,) = spaces.observation_structure(space).leaves
-    drawn = draw_leaf(leaf, np.random.default_rng(seed), 4)
-    assert (drawn.shape, drawn.dtype) == ((4, *leaf.shape), leaf.dtype)
-    for row in drawn:
-        assert space.contains((row + (0 if leaf.start is None else leaf.start)).astype(space.dtype))
-
-
 def test_integers_without_bounds_are_drawn_small():
     """A network with an embedding may declare no more than an int32 input."""
     limits = np.iinfo(np.int32)
     (leaf,) = spaces.observation_structure(Box(limits.min, limits.max, (), np.int32)).leaves
     assert set(draw_leaf(leaf, np.random.default_rng(0), 50).tolist()) == {0, 1}
-
-
-def drawn(observation_space, action_space, masked, rows=4):
-    network = default.default_network(observation_space, action_space)
-    policy = PolicyStep(network, Spaces(observation_space, action_space, masked))
-    return draw_inputs(policy, rows)
-
-
-def test_a_mask_leaf_holds_the_mask_and_a_part_of_one_allows_everything():
-    whole = Dict({"action_mask": MultiBinary(4), "a": VECTOR})
-    for masked in (True, False):
-        for _, action_mask, _, *mask in drawn(whole, Discrete(4), masked):
-            assert action_mask.any(axis=1).all()
-            for given_mask in mask:
-                np.testing.assert_array_equal(action_mask, given_mask)
-    parts = Dict({"action_mask": Tuple([MultiBinary(2), MultiBinary(3)]), "a": VECTOR})
-    for _, first, second, *_ in drawn(parts, MultiDiscrete([2, 3]), masked=True):
-        assert first.all()
-        assert second.all()
 
 
 def test_drawn_masks_forbid_much_and_little():

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from hypothesis import given, settings, strategies as st
 
 from actor_learner.networks import default
 from actor_learner.policy.export.exporting import export_policy
@@ -108,14 +107,6 @@ def test_log_probabilities_are_renormalized(plain):
     np.testing.assert_allclose(log_prob, expected, atol=1e-6)
 
 
-def test_samples_have_the_distribution_of_what_is_left(plain):
-    policy = Policy(plain)
-    observation = np.tile(np.float32([0.0, 3.0, 1.0]), (20_000, 1))
-    action, _ = policy.step(observation, np.tile([True, False, True], (20_000, 1)))
-    share = (action == 2).mean()
-    assert abs(share - np.e / (1 + np.e)) < 0.015
-
-
 def test_a_mask_that_allows_everything_changes_nothing(plain, unmasked):
     assert (plain.masked, unmasked.masked) == (True, False)
     for rows in (4, 9):
@@ -197,15 +188,6 @@ def test_the_mask_in_an_observation_is_read(of_dicts):
     assert action[0].tolist() == [0, 2]
 
 
-def test_a_nested_mask_in_an_observation_is_read():
-    action_space = Tuple([Discrete(2), TORQUES, Discrete(3)])
-    space = with_a_mask(Tuple([MultiBinary(2), MultiBinary(1), MultiBinary(3)]), 7)
-    policy = Policy.from_network(logits_network(7), action_space, observation_space=space)
-    observation = {"vector": np.float32([9, 0, 0, 0, 9, 5, 0]), "action_mask": ([0, 1], [1], [0, 1, 1])}
-    action = policy.act(observation)
-    assert (action[0], action[2]) == (1, 1)
-
-
 def test_a_mask_beside_what_the_network_takes_is_read():
     """The network's inputs define the space; the environment's observation also has a mask."""
     observation_space = Dict({"vector": Box(-9, 9, (4,), np.float32)})
@@ -272,15 +254,3 @@ def test_where_there_is_no_choice_there_is_no_mask():
     assert policy.act(observation) == np.float32([0.5])
     message = refused(policy, np.ones(1, bool), observation)
     assert message == "`action_mask` must be None: the action space has no discrete choice. Received: a ndarray"
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4), rows=st.integers(1, 20), seed=st.integers(0, 2**32 - 1)
-)
-def test_drawn_masks_always_allow_something(sizes, rows, seed):
-    layout = Spaces(None, Tuple([TORQUES, *(Discrete(size) for size in sizes), MultiDiscrete(sizes)])).masks
-    mask = draw_mask(layout, np.random.default_rng(seed), rows)
-    assert (mask.shape, mask.dtype) == ((rows, 2 * sum(sizes)), "float32")
-    assert set(np.unique(mask)) <= {0.0, 1.0}
-    assert layout.first_empty(mask.astype(bool)) is None
