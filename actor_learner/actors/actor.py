@@ -145,11 +145,6 @@ Unroll = Generator[Any, None, T]
 """An unroll that yields the actions of each step just before its environments step, and returns its result."""
 
 
-def unroll(*arguments: Any, **options: Any) -> tuple[Position, Times]:
-    """Run `steps`, whose arguments it takes, to its end."""
-    return _run(steps(*arguments, **options))
-
-
 def steps(
     environments: Environments,
     policy: Policy,

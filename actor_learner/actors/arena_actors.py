@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from actor_learner.actors.actor import Startup
-from actor_learner.actors.group import CLOSED, ActorGroup, Restart, Schedule
+from actor_learner.actors.group import CLOSED, ActorGroup, ColumnSchedule, Restart
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Calls
@@ -28,7 +28,7 @@ _MAX_LINES = 1000
 class ArenaActors(ActorGroup):
     """Actors outside of this process that fill an arena of it, while threads of the group watch them."""
 
-    _schedule: Schedule
+    _schedule: ColumnSchedule
 
     def __init__(
         self,

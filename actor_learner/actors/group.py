@@ -124,7 +124,7 @@ def _layout(settings: PoolSettings, spaces: Spaces, exported: ExportedPolicy, nu
     return BlockLayout.of(spec, settings.recorded_keys)
 
 
-class Schedule(Protocol):
+class ColumnSchedule(Protocol):
     """The order in which batches are filled. Its methods are called with the group's lock held."""
 
     def begin(self) -> None:
@@ -187,7 +187,7 @@ class ActorGroup(Protocol):
         """
 
     @abc.abstractmethod
-    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[AnyBlock]:
+    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[AnyBlock]:
         """Allocate the memory that the plan asks for and give the actors the policy.
 
         From then on the group calls `schedule.finish` for each finished unroll. Returns the blocks, in the order of the

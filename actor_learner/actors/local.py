@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from actor_learner.actors.actor import Actor, Startup, make_environments
-from actor_learner.actors.device_acting import SharedStep
-from actor_learner.actors.group import CLOSED, ActorGroup, Plan, Schedule
+from actor_learner.actors.device_acting import RemoteStep, SharedStep
+from actor_learner.actors.group import CLOSED, ActorGroup, ColumnSchedule, Plan
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import AnyBlock
 from actor_learner.actors.transport.messages import Assignment
-from actor_learner.actors.transport.step_rows import RemoteStep
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory
@@ -30,7 +29,7 @@ class LocalActors(ActorGroup):
 
     _environments: Environments | TeamEnvironments
     _actor: Actor | None = None
-    _schedule: Schedule
+    _schedule: ColumnSchedule
     _step: SharedStep | None = None
 
     def __init__(self, factory: EnvFactory, startup: Startup) -> None:
@@ -48,7 +47,7 @@ class LocalActors(ActorGroup):
     def spaces(self, seconds: float) -> Spaces | TeamSpaces:
         return spaces_from_json(self._environments.spaces.to_json())  # as they arrive from a process
 
-    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[AnyBlock]:
+    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[AnyBlock]:
         self._schedule = schedule
         self._memory.allocate(plan)
         memory, step_graph = self._memory, None

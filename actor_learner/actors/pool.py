@@ -19,7 +19,7 @@ import numpy as np
 
 from actor_learner.actors.actor import make_startups
 from actor_learner.actors.cluster.group import ClusterActors
-from actor_learner.actors.group import ActorError, ActorGroup, HostStatus, Plan, Restart, Schedule
+from actor_learner.actors.group import ActorError, ActorGroup, ColumnSchedule, HostStatus, Plan, Restart
 from actor_learner.actors.local import LocalActors
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.scheduling import FreeRunning, LockStep
@@ -297,7 +297,7 @@ class ActorPool:
         lag = settings.max_policy_lag
         kind = FreeRunning if lag > 1 else LockStep
         waits = any(_waits_for_statistics(network) for network in networks.values())
-        self._schedule: Schedule = kind(self._group, counts, lag=lag, first_alone=waits)
+        self._schedule: ColumnSchedule = kind(self._group, counts, lag=lag, first_alone=waits)
         self._blocks = self._group.begin(plan, self._schedule)
 
     def _of_policies(self, found: Mapping[str, T]) -> Any:

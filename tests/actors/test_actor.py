@@ -19,7 +19,7 @@ from actor_learner.actors.actor import (
     Stopped,
     make_environments,
     make_startups,
-    unroll,
+    steps,
 )
 from actor_learner.actors.transport.batches import ArenaPlan, Block, BlockLayout
 from actor_learner.actors.transport.messages import Assignment
@@ -93,6 +93,16 @@ def block(plan, arena):
 def make_counting(mode=AutoresetMode.DISABLED, **kwargs):
     vector = SyncVectorEnv([lambda: CountingEnv(**kwargs)] * ENVS, autoreset_mode=mode)
     return Environments(vector)
+
+
+def unroll(*arguments, **options):
+    """Run `steps` to its end and return its result."""
+    unrolling = steps(*arguments, **options)
+    while True:
+        try:
+            next(unrolling)
+        except StopIteration as end:
+            return end.value
 
 
 def fill(block, policy, environments=None, position=None, start=ENVS, version=7):

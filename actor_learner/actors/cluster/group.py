@@ -25,7 +25,7 @@ from actor_learner.actors.cluster.host import HostStart, identity, read_error
 from actor_learner.actors.cluster.link import HostLink, Place
 from actor_learner.actors.cluster.shares import HostShare, Placement, Shares, describe_room, divide, reservable
 from actor_learner.actors.cluster.wire import Frame, Kind, pack
-from actor_learner.actors.group import TAKEOVER, ActorError, HostStatus, Plan, Restart, Schedule
+from actor_learner.actors.group import TAKEOVER, ActorError, ColumnSchedule, HostStatus, Plan, Restart
 from actor_learner.actors.processes.child import LogFile
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.processes.restarts import REQUESTED
@@ -293,7 +293,7 @@ class ClusterActors(ArenaActors):
         late = [share.label for share in self._shares.all if share.link is None]
         return f"No host was ready in time for {', '.join(late)}." if late else "Ray named no machines in time."
 
-    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[AnyBlock]:
+    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[AnyBlock]:
         self._memory.allocate(plan)
         self._exported, self._codec = plan.one_policy, ColumnCodec(plan.one_layout)
         self._max_bytes = self._codec.max_bytes(max(plan.env_counts))  # of an actor's columns

@@ -22,7 +22,7 @@ from actor_learner.actors.actor import Startup
 from actor_learner.actors.cluster import wire
 from actor_learner.actors.cluster.codec import ColumnCodec
 from actor_learner.actors.cluster.wire import BEAT_SECONDS, Buffer, Connection, Frame, Kind, unpack
-from actor_learner.actors.group import ActorError, Plan, Schedule
+from actor_learner.actors.group import ActorError, ColumnSchedule, Plan
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.transport.messages import Done
 from actor_learner.config.settings import PoolSettings
@@ -140,7 +140,9 @@ class NodeHost:
         env_counts = [self._counts.get(actor, 0) for actor in range(max(self._counts) + 1)]
         plan = Plan.of(self._start.settings, self._spaces, self._exported, env_counts)
         self._codec = ColumnCodec(plan.one_layout)
-        self._blocks = [block.parts[0] for block in self._group.begin(plan, cast(Schedule, _Outbox(self._outbox)))]
+        self._blocks = [
+            block.parts[0] for block in self._group.begin(plan, cast(ColumnSchedule, _Outbox(self._outbox)))
+        ]
 
     # What the learner gets
 

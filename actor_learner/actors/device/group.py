@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from actor_learner.actors.device.rollout import CHECKED, Rollout, placement
-from actor_learner.actors.group import CLOSED, ActorGroup, Plan, Schedule
+from actor_learner.actors.group import CLOSED, ActorGroup, ColumnSchedule, Plan
 from actor_learner.actors.transport.batches import EPISODE_INFO, EPISODE_LENGTH, EPISODE_RETURN, Block, BlockLayout
 from actor_learner.actors.transport.messages import Done
 from actor_learner.environments.calls import Call, CallError, Calls
@@ -102,7 +102,7 @@ class DeviceActors(ActorGroup):
             raise EnvError(str(error)) from error
         return found
 
-    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
+    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[Block]:
         exported, step, self._schedule = plan.one_policy, plan.step, schedule
         assert step is not None
         if exported.noise_hold > 1:

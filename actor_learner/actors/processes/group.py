@@ -18,9 +18,8 @@ from typing import Any
 from actor_learner.actors.actor import Startup
 from actor_learner.actors.arena_actors import ArenaActors, late_error
 from actor_learner.actors.device_acting import ActingError, ActingThread, SharedStep
-from actor_learner.actors.group import ActorError, Plan, Restart, Schedule
-from actor_learner.actors.processes.heartbeats import Heartbeats
-from actor_learner.actors.processes.restarts import REQUESTED, ActorEnd, RestartPolicy
+from actor_learner.actors.group import ActorError, ColumnSchedule, Plan, Restart
+from actor_learner.actors.processes.restarts import REQUESTED, ActorEnd, Heartbeats, RestartPolicy
 from actor_learner.actors.processes.supervisor import Supervisor
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import AnyBlock
@@ -168,7 +167,7 @@ class ProcessActors(ArenaActors):
     def _all_ready(self) -> bool:
         return len(self._ready) == len(self._startups)
 
-    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[AnyBlock]:
+    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[AnyBlock]:
         if self._owns_memory:
             self._memory.allocate(plan)
         if plan.step is not None:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from actor_learner.actors.actor import Actor, Startup, Stopped, make_environments
+from actor_learner.actors.device_acting import RemoteStep, StepRows
 from actor_learner.actors.transport.messages import Channel, Failure, Message, read_all
 from actor_learner.actors.transport.shared_memory import Arena
-from actor_learner.actors.transport.step_rows import RemoteStep, StepRows
 from actor_learner.environments.calls import CallError, decode
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import ApiError, EnvError, describe_error, text_of

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from actor_learner.actors.device_acting import StepRows
 from actor_learner.actors.group import Plan
 from actor_learner.actors.transport.batches import AnyBlock, ArenaPlan
 from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.shared_memory import Arena
-from actor_learner.actors.transport.step_rows import StepRows
 from actor_learner.actors.transport.weights import WeightSlots
 from actor_learner.environments.opponents import Opponent
 from actor_learner.system.types import Array

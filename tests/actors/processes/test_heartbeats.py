@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from actor_learner.actors.processes.heartbeats import Heartbeats
+from actor_learner.actors.processes.restarts import Heartbeats
 from actor_learner.config.settings import PoolSettings
 
 
