@@ -27,7 +27,7 @@ from actor_learner.actors.transport.batches import AnyBlock, BlockLayout
 from actor_learner.actors.transport.messages import Done
 from actor_learner.actors.transport.weights import check_finite
 from actor_learner.config.policies import rule_of, seed_of
-from actor_learner.config.pool_checks import check_info_keys, check_memory, first_envs
+from actor_learner.config.pool_checks import check_info_keys, check_memory, check_shared_envs, first_envs
 from actor_learner.config.self_play import RESULT_KEYS, SelfPlay
 from actor_learner.config.settings import OF_PROCESSES, PoolSettings, names_of, on_device, with_texts_of
 from actor_learner.environments.calls import make_call
@@ -254,9 +254,8 @@ class ActorPool:
     def _device_group(self, factory: EnvFactory) -> ActorGroup:
         """Return the group that steps environments in JAX on the learner's device."""
         env = factory.jax_env()
-        if (num_envs := sum(self._env_counts)) % self._settings.devices:
-            received = f"devices={self._settings.devices}, num_envs={num_envs}"
-            raise ValueError(f"`devices` must share the environments evenly. Received: {received}")
+        num_envs = sum(self._env_counts)
+        check_shared_envs(self._settings.devices, num_envs)
         _import_learner_side()
         settings, kind = self._settings, importlib.import_module("actor_learner.actors.device.group").DeviceActors
         names = ("seed", "device", "devices", "info_keys")

@@ -20,7 +20,7 @@ from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.config import references
 from actor_learner.config.policies import PolicyConfig, seed_of
-from actor_learner.config.pool_checks import check_sequences, check_tf32
+from actor_learner.config.pool_checks import check_sequences, check_shared_envs, check_tf32
 from actor_learner.config.references import algorithm_class, callable_name
 from actor_learner.config.self_play import SelfPlay
 from actor_learner.config.settings import (
@@ -410,9 +410,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         if self.backend != "jax":
             received = f"devices={self.devices}, backend={self.backend!r}"
             raise ValueError(f"`devices` above 1 needs JAX (--backend jax). Received: {received}")
-        if (columns := sum(self.env_counts)) % self.devices:
-            received = f"devices={self.devices}, {columns} environments"
-            raise ValueError(f"`devices` must share the environments evenly; change `num_envs`. Received: {received}")
+        check_shared_envs(self.devices, sum(self.env_counts))
         self.algorithm.check_devices(self.devices)
 
     def _check_sequences(self) -> None:

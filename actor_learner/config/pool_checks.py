@@ -69,6 +69,13 @@ def check_memory(num_actors: int) -> None:
     require_memory(what, num_actors * MIN_ACTOR_BYTES, f"num_actors={num_actors}", "lower `num_actors`")
 
 
+def check_shared_envs(devices: int, num_envs: int) -> None:
+    """Raise ValueError if devices can't share the environments evenly."""
+    if num_envs % devices:
+        received = f"devices={devices}, num_envs={num_envs}"
+        raise ValueError(f"`devices` must share the environments evenly; change `num_envs`. Received: {received}")
+
+
 def first_envs(env_counts: Sequence[int]) -> list[int]:
     """Return the number of each actor's first environment, which is that of its first column in lock-step, too."""
     return list(itertools.accumulate(env_counts[:-1], initial=0))
