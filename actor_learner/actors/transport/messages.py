@@ -6,7 +6,7 @@ import enum
 import os
 import pickle
 import select
-import struct
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 MAX_MESSAGE_BYTES = 16 * 1024  # bytes; far below a socket's buffer, so that sending one never blocks
@@ -66,7 +66,6 @@ class Failure(NamedTuple):
 
 
 _IN_MAILBOX = -1
-_SIZE = struct.Struct("!I")
 # The messages of every batch are sent as plain tuples, which take a third of the time to read.
 _AS_TUPLES: dict[int, Any] = {Message.UNROLL: Assignment, Message.DONE: Done}
 
@@ -75,12 +74,13 @@ class Channel:
     """One end of a socket pair (unlike a queue, a kill can't leave it locked), and a memory file for large contents."""
 
     def __init__(self, descriptor: int, mailbox: int) -> None:
-        self._descriptor, self._mailbox, self._closed = descriptor, mailbox, False
-        self._poll = select.poll()
+        self._connection: Connection[Any, Any] = Connection(descriptor)
+        self._mailbox = mailbox
+        self._poll = select.poll()  # its own `poll` makes a selector for each call
         self._poll.register(descriptor, select.POLLIN)
 
     def fileno(self) -> int:
-        return self._descriptor
+        return self._connection.fileno()
 
     def send(self, message: Message, payload: Any = None) -> None:
         """Send without blocking, since few small messages are outstanding. Raises OSError if the other end is gone.
@@ -94,30 +94,16 @@ class Channel:
             os.ftruncate(self._mailbox, 0)
             write_all(self._mailbox, content)
             content = pickle.dumps((_IN_MAILBOX, len(content)), pickle.HIGHEST_PROTOCOL)
-        rest = memoryview(_SIZE.pack(len(content)) + content)
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
+        self._connection.send_bytes(content)
 
     def receive(self) -> tuple[Message, Any]:
         """Block until the next message and return it. Raises EOFError or OSError if the other end is gone."""
-        (size,) = _SIZE.unpack(self._read(_SIZE.size))
-        if size > MAX_MESSAGE_BYTES:
-            raise OSError(f"A message can't be read. Received: size={size}")
-        kind, payload = pickle.loads(self._read(size))
+        kind, payload = pickle.loads(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
         if kind == _IN_MAILBOX:
             kind, payload = pickle.loads(read_all(self._mailbox, payload))
         if kind in _AS_TUPLES:
             payload = _AS_TUPLES[kind](*payload)
         return Message(kind), payload
-
-    def _read(self, size: int) -> bytes:
-        """Read so many bytes, which arrive at once except where a sender was interrupted."""
-        content = os.read(self._descriptor, size)
-        while len(content) < size:
-            if not (part := os.read(self._descriptor, size - len(content))):
-                raise EOFError("The other end is gone")
-            content += part
-        return content
 
     def wait(self, seconds: float) -> bool:
         """Return whether a message, or the end of the other side, arrives within so many seconds."""
@@ -125,9 +111,8 @@ class Channel:
 
     def close(self) -> None:
         """Close the socket and the mailbox; idempotent."""
-        if not self._closed:
-            self._closed = True
-            os.close(self._descriptor)
+        if not self._connection.closed:
+            self._connection.close()
             os.close(self._mailbox)
 
 
