@@ -157,6 +157,7 @@ class ActorGroup(Protocol):
     """True if the policy always runs on the learner's device, by `Plan.step`."""
 
     calls: Calls  # the calls of the environments' methods that an actor makes before its first unroll
+    closed: bool = False
     lock: contextlib.AbstractContextManager[Any, Any] = contextlib.nullcontext()
     """Held while a method of the schedule runs, because a group may call them from a thread of its own."""
 
@@ -223,6 +224,8 @@ class ActorGroup(Protocol):
 
     def check(self) -> None:
         """Raise the error that ended the actors, if any did; RuntimeError after `close`."""
+        if self.closed:
+            raise RuntimeError(CLOSED)
 
     def call(self, call: Call) -> None:
         """Have each actor call a method of its environments before the next unroll that is assigned to it.

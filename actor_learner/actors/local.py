@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from actor_learner.actors.actor import Actor, Startup, make_environments
 from actor_learner.actors.device_acting import RemoteStep, SharedStep
-from actor_learner.actors.group import CLOSED, ActorGroup, ColumnSchedule, Plan
+from actor_learner.actors.group import ActorGroup, ColumnSchedule, Plan
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import AnyBlock
 from actor_learner.actors.transport.messages import Assignment
@@ -38,7 +38,6 @@ class LocalActors(ActorGroup):
         self._assigned: deque[tuple[tuple[Call, ...], Assignment]] = deque()
         self.calls, self._calls_passed_on = Calls(), 0
         self._undo = contextlib.ExitStack()
-        self._closed = False
 
     def start(self) -> None:
         self._environments = make_environments(self._factory, self._startup)
@@ -98,13 +97,9 @@ class LocalActors(ActorGroup):
             self.close()
             raise
 
-    def check(self) -> None:
-        if self._closed:
-            raise RuntimeError(CLOSED)
-
     def close(self) -> None:
-        if self._closed:
+        if self.closed:
             return
-        self._closed, self._actor, self._step = True, None, None  # which hold views on the memory and weights
+        self.closed, self._actor, self._step = True, None, None  # which hold views on the memory and weights
         self._memory.close()
         self._undo.close()

@@ -47,8 +47,6 @@ from actor_learner.system.types import Array
 if TYPE_CHECKING:
     import keras
 
-    from actor_learner.learner.acting import DeviceStep
-
 T = TypeVar("T")
 
 ONLY_POLICY = "policy"
@@ -266,6 +264,9 @@ class ActorPool:
     def _begin(self, network: Any) -> None:
         """Build everything that depends on the environments' spaces, and give the group its plan."""
         backend, settings, counts = _import_learner_side(), self._settings, self._env_counts
+        from actor_learner.learner.acting import DeviceStep
+        from actor_learner.policy.export.exporting import export_network
+
         spaces = self._group.spaces(settings.start_timeout).gymnasium
         self._has_several = isinstance(spaces, TeamSpaces)
         if isinstance(spaces, TeamSpaces):
@@ -282,10 +283,10 @@ class ActorPool:
         step = None
         with backend.device(backend.resolve_device(settings.device)):
             for name, part in parts.items():
-                exported[name] = _export(networks[name], part, max(counts) * shares[name] // of_game)
+                exported[name] = export_network(networks[name], part, max(counts) * shares[name] // of_game)
             self.acting = "device" if self._group.acts_on_device else settings.acting
             if self.acting == "device":
-                step = _device_step(networks[ONLY_POLICY], parts[ONLY_POLICY], settings.device)
+                step = DeviceStep(networks[ONLY_POLICY], parts[ONLY_POLICY], settings.device)
         of_plan = ExportedTeam(exported) if self._has_several else exported[ONLY_POLICY]
         plan = Plan.of(settings, spaces, of_plan, counts, step)
         self._exported = of_plan
@@ -650,18 +651,6 @@ def _waits_for_statistics(network: keras.Model) -> bool:
     from actor_learner.networks.contract import normalization_layers
 
     return any(float(layer.count) == 0 for layer in normalization_layers(network))
-
-
-def _export(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPolicy:
-    from actor_learner.policy.export.exporting import export_network
-
-    return export_network(network, spaces, batch_size)
-
-
-def _device_step(network: keras.Model, spaces: Spaces, device: str) -> DeviceStep:
-    from actor_learner.learner.acting import DeviceStep
-
-    return DeviceStep(network, spaces, device)
 
 
 def _fractions(done: Sequence[Done]) -> dict[str, float]:

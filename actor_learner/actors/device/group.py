@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from actor_learner.actors.device.rollout import CHECKED, Rollout, placement
-from actor_learner.actors.group import CLOSED, ActorGroup, ColumnSchedule, Plan
+from actor_learner.actors.group import ActorGroup, ColumnSchedule, Plan
 from actor_learner.actors.transport.batches import EPISODE_INFO, EPISODE_LENGTH, EPISODE_RETURN, Block, BlockLayout
 from actor_learner.actors.transport.messages import Done
 from actor_learner.environments.calls import Call, CallError, Calls
@@ -88,7 +88,7 @@ class DeviceActors(ActorGroup):
     ) -> None:
         self._env, self._name, self._num_envs, self._seed, self._info_keys = env, name, num_envs, seed, info_keys
         self._devices, self._device = devices, backend.resolve_device(device, devices)
-        self.calls, self._version, self._closed = Calls(), -1, False
+        self.calls, self._version = Calls(), -1
         self._assigned: deque[tuple[int, int, int, Tensor]] = deque()
         self._programs: dict[int, Any] = {}
         self._cuts = 1
@@ -119,7 +119,9 @@ class DeviceActors(ActorGroup):
                 info_keys=self._info_keys,
                 devices=self._devices,
             )
-            self._warn_of_missing_info()
+            if missing := [key for key in self._info_keys if key not in (DEFAULT_KEY, *self._rollout.info_keys)]:
+                text = f"`Step.info` of env `{self._name}` has no {', '.join(missing)} of `info_keys`"
+                warnings.warn(text, stacklevel=3)
             self._carry = self._placed(self._rollout.begin, 0)(jax.random.key(self._seed))
             self.publish(exported.weights)
         self._ended = time.perf_counter()
@@ -151,10 +153,6 @@ class DeviceActors(ActorGroup):
             _, like = jax.eval_shape(functools.partial(self._rollout, cuts=1), self._weights, self._carry)
             zeros = self._placed(lambda: {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in like.items()}, 1)
             return zeros()  # type: ignore[no-any-return]
-
-    def _warn_of_missing_info(self) -> None:
-        if missing := [key for key in self._info_keys if key not in (DEFAULT_KEY, *self._rollout.info_keys)]:
-            warnings.warn(f"`Step.info` of env `{self._name}` has no {', '.join(missing)} of `info_keys`", stacklevel=4)
 
     @property
     def version(self) -> int:
@@ -219,12 +217,8 @@ class DeviceActors(ActorGroup):
         text = "`call` is for environments that have methods, but those in JAX are pure functions"
         raise CallError(f"{text}. Received: {call.name!r}")
 
-    def check(self) -> None:
-        if self._closed:
-            raise RuntimeError(CLOSED)
-
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
 
 
 def _first_wrong(arrays: Mapping[str, Tensor], name: str) -> str:

@@ -212,7 +212,8 @@ class Rollout:
         def values() -> Tensor:
             inputs = self._inputs(flat.observation, no_start, flat.memory)
             if self._policy.draws:
-                inputs.append(jnp.zeros((cuts * count, self._noise_columns), jnp.float32))
+                columns = sum(self._policy.distribution.noise) + self._policy.draws
+                inputs.append(jnp.zeros((cuts * count, columns), jnp.float32))
             return self._policy.value(inputs, weights).reshape(cuts, count)
 
         found = jax.lax.cond((cut.row >= 0).any(), values, lambda: jnp.zeros((cuts, count), jnp.float32))
@@ -263,10 +264,6 @@ class Rollout:
             inputs += [start.astype(jnp.float32)[:, None], *memory]
         inputs += [] if noise is None else [noise]
         return inputs if mask is None else [*inputs, mask.astype(jnp.float32)]
-
-    @property
-    def _noise_columns(self) -> int:
-        return sum(self._policy.distribution.noise) + self._policy.draws
 
     def _noise(self, key: Tensor) -> Tensor:
         """Return the noise of all steps, `[T, N, columns]`, as `PolicyStep` takes it."""

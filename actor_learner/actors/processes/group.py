@@ -144,13 +144,11 @@ class ProcessActors(ArenaActors):
 
     def tick(self, seconds: float) -> None:
         """End the actors that give no sign of life."""
-        busy = filter(self._is_busy, self._ready)
+        busy = [actor for actor in self._ready if self._memory.is_pending(actor)]
+        if self._acting is not None:
+            busy = [actor for actor in busy if not self._acting.is_waiting(actor)]
         for actor, silent, where in self._heartbeats.find_silent(seconds, self._starting, busy):
             self._supervisor.end(actor, f"gave no sign of life for {silent:.3g} s, {where}")
-
-    def _is_busy(self, actor: int) -> bool:
-        """Return whether an actor has columns to fill, and isn't waiting for the device to act."""
-        return self._memory.is_pending(actor) and not (self._acting and self._acting.is_waiting(actor))
 
     def stop(self) -> None:
         """Have unrolls given up: all actors are about to get CLOSE."""
@@ -178,7 +176,7 @@ class ProcessActors(ArenaActors):
             self._acting = ActingThread(step, self._memory, self.lock, answer, supervisor.fail)
         with self.lock:
             self._schedule = schedule
-            self._heartbeats.attach(self._memory.heartbeats)
+            self._heartbeats.words = self._memory.heartbeats
             self._has_begun = True
             for actor in self._ready:
                 self._begin(actor)
@@ -240,7 +238,7 @@ class ProcessActors(ArenaActors):
         self._show_lines()
         if os.getpid() == self._supervisor.process:  # a fork's copy of the lock may be locked for ever
             with self.lock:
-                self._heartbeats.attach(None)
+                self._heartbeats.words = None
         if self._owns_memory:
             self._memory.close()
 

@@ -130,14 +130,10 @@ class Heartbeats:
     def __init__(self, settings: PoolSettings) -> None:
         self._timeout, self._start_timeout = settings.actor_timeout, settings.start_timeout
         self.interval = min(1.0, self._timeout / 8, self._start_timeout / 8)
-        self._words: Array | None = None
+        self.words: Array | None = None  # the counters, `[num_actors]`
         self._last: dict[int, int] = {}
         self._silent: dict[int, float] = {}
         self._loaded: set[int] = set()
-
-    def attach(self, words: Array | None) -> None:
-        """Set the counters, `[num_actors]`; None takes them away."""
-        self._words = words
 
     def start(self, actor: int) -> None:
         """Begin anew with an actor whose process has just been started."""
@@ -155,19 +151,19 @@ class Heartbeats:
         seconds: since the last call. starting: actors that aren't ready yet. busy: those with columns to fill.
         """
         seconds = min(seconds, 2 * self.interval)
-        judged = [self._judge(actor, seconds, self._start_timeout, STARTING) for actor in starting]
+        judged = [(actor, self._start_timeout, STARTING) for actor in starting]
         for actor in busy:
             beat = self._beat(actor)
             if beat != self._last[actor]:
                 self._last[actor], self._silent[actor] = beat, 0.0
                 self._loaded.add(actor)
             limit = self._timeout if actor in self._loaded else self._start_timeout
-            judged.append(self._judge(actor, seconds, limit, STEPPING if beat % 2 else ACTING))
-        return [silence for silence in judged if silence is not None]
+            judged.append((actor, limit, STEPPING if beat % 2 else ACTING))
+        for actor, _, _ in judged:
+            self._silent[actor] += seconds
+        return [
+            Silence(actor, silent, where) for actor, limit, where in judged if (silent := self._silent[actor]) >= limit
+        ]
 
     def _beat(self, actor: int) -> int:
-        return 0 if self._words is None else int(self._words[actor])
-
-    def _judge(self, actor: int, seconds: float, limit: float, where: str) -> Silence | None:
-        silent = self._silent[actor] = self._silent[actor] + seconds
-        return None if silent < limit else Silence(actor, silent, where)
+        return 0 if self.words is None else int(self.words[actor])

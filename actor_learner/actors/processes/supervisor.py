@@ -68,7 +68,8 @@ class Supervisor:
         self._wake_reading, self._wake_writing = os.pipe()
         os.set_blocking(self._wake_writing, False)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake_reading, selectors.EVENT_READ, self._on_wake)
+        wakes = functools.partial(os.read, self._wake_reading, 4096)
+        self._selector.register(self._wake_reading, selectors.EVENT_READ, wakes)
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="actor-supervisor", daemon=True)
 
@@ -130,9 +131,6 @@ class Supervisor:
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # full: it will wake anyway; closed: it has ended
             os.write(self._wake_writing, b"x")
-
-    def _on_wake(self) -> None:
-        os.read(self._wake_reading, 4096)
 
     # From here on everything runs in the supervisor's own thread.
 

@@ -17,7 +17,7 @@ def words():
 @pytest.fixture
 def heartbeats(words):
     heartbeats = Heartbeats(PoolSettings(actor_timeout=8.0, start_timeout=40.0))
-    heartbeats.attach(words)
+    heartbeats.words = words
     for actor in (0, 1):
         heartbeats.start(actor)
     return heartbeats
