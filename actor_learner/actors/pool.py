@@ -393,8 +393,7 @@ class ActorPool:
                 `EnvError`: here with `num_actors=0`, else in the next `collect()` or `publish()`.
         """
         call = make_call(name, args)
-        with self._closed_on_failure():
-            self._group.check()
+        self._check()
         self._group.call(call)
 
     @property
@@ -412,18 +411,19 @@ class ActorPool:
 
         Raises ActorError as `collect` does.
         """
-        self._check_process()
-        with self._closed_on_failure():
-            self._group.check()
-            with self._group.lock:
-                self._schedule.begin()
+        self._check()
+        with self._closed_on_failure(), self._group.lock:
+            self._schedule.begin()
 
-    def _check_process(self) -> None:
+    def _check(self) -> None:
+        """Raise the error that ended the actors, if any did, and RuntimeError in a fork of the pool's process."""
         if os.getpid() != self._process:
             raise RuntimeError(
                 f"A pool belongs to the process that made it, {self._process}; make another one here. "
                 f"Received: a call in process {os.getpid()}"
             )
+        with self._closed_on_failure():
+            self._group.check()
 
     def collect(self, timeout: float | None = 60.0) -> Any:
         """Return the next batch, an `al.Trajectory` of read-only views `[T, B]` on the group's memory.
@@ -519,9 +519,7 @@ class ActorPool:
             ValueError: Their number or a shape differs from the network's, or they aren't finite.
             ActorError: An actor has failed since the last `collect()`.
         """
-        self._check_process()
-        with self._closed_on_failure():
-            self._group.check()
+        self._check()
         vector = self._exported.as_vector(weights)  # type: ignore[arg-type]
         shapes = [shape for policy in self.policies for shape in policy.exported.weight_shapes]
         check_finite(vector, shapes)
@@ -543,14 +541,12 @@ class ActorPool:
             ValueError: There is no such player, too many versions, or none that is drawn; weights don't fit; or columns
                 in progress still need the versions that so many new ones would replace.
         """
-        self._check_process()
+        self._check()
         exported = self.policies[0].exported
         given = {number: exported.as_vector(vector) for number, vector in (frozen or {}).items()}
         for vector in given.values():
             check_finite(vector, exported.weight_shapes)
         self._check_opponents(weights, given)
-        with self._closed_on_failure():
-            self._group.check()
         self._group.set_opponents(weights, given)
         self._opponents, self._newest_opponent = set(weights), max([self._newest_opponent, *given])
 
