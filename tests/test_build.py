@@ -77,8 +77,7 @@ CASES = {
 
 @pytest.mark.filterwarnings("ignore:Keras can't rebuild network", "ignore:This policy was trained with action masks")
 @pytest.mark.parametrize(
-    "fields",
-    [pytest.param(CASES[case], id=case, marks=[pytest.mark.thorough] * (case in FURTHER)) for case in CASES],
+    "fields", [pytest.param(CASES[case], id=case, marks=[pytest.mark.thorough] * (case in FURTHER)) for case in CASES]
 )
 def test_a_run_saves_the_policy_that_its_network_gives_and_converts_nothing_for_it(tmp_path, monkeypatch, fields):
     callbacks = [*fields.get("callbacks", ()), ForbidsConverting(monkeypatch)]

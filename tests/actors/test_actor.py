@@ -12,15 +12,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from actor_learner.actors.actor import (
-    Actor,
-    Position,
-    Startup,
-    Stopped,
-    make_environments,
-    make_startups,
-    steps,
-)
+from actor_learner.actors.actor import Actor, Position, Startup, Stopped, make_environments, make_startups, steps
 from actor_learner.actors.transport.batches import ArenaPlan, Block, BlockLayout
 from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.shared_memory import Arena
@@ -201,15 +193,7 @@ def test_a_stop_word_ends_the_unroll(block, policy):
     environments = make_counting()
     stop = np.ones(2, np.int64).data
     with pytest.raises(Stopped):
-        unroll(
-            environments,
-            policy,
-            block.columns(0, ENVS),
-            start_of(environments),
-            version=0,
-            first_env=0,
-            stop=stop,
-        )
+        unroll(environments, policy, block.columns(0, ENVS), start_of(environments), version=0, first_env=0, stop=stop)
 
 
 def make_actor(exported, plan, arena, seed=0, actor=0):

@@ -13,7 +13,6 @@ from actor_learner.actors.group import ActorGroup
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Done
 from actor_learner.spaces.spaces import Spaces
-from tests.support.processes import children
 
 ROWS, ACTORS, ENVS = 16, 2, 3
 
@@ -62,30 +61,6 @@ def make_pool(group=None, **kwargs):
     return al.ActorPool("CartPole-v1", group=group or InMemoryActors(), **arguments)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_a_pool_collects_and_publishes_with_any_group(lag):
-    before = children()
-    group = InMemoryActors()
-    with make_pool(group, max_policy_lag=lag) as pool:
-        assert pool.observation_space == Box(-1, 1, (3,), np.float32)
-        assert pool.action_space == Discrete(2)
-        for batch in range(4):
-            trajectory = pool.collect()
-            assert trajectory.observation.shape == (ROWS + 1, ACTORS * ENVS, 3)
-            assert set(trajectory.policy_version) == {max(0, batch - lag)}
-            assert trajectory.env_index.tolist() == list(range(ACTORS * ENVS))
-            assert len(pool.episodes["return"]) == ROWS * ACTORS * ENVS
-            assert pool.timings == {"env": 0.5, "acting": 0.5, "other": 0.0, "waiting": 0.0}
-            weights = [weight + np.float32(batch) for weight in pool.network.get_weights()]
-            pool.publish(weights)
-            np.testing.assert_array_equal(group.weights, np.concatenate([weight.ravel() for weight in weights]))
-        assert pool.version == 4
-        assert pool.pids == {}
-        assert pool.idle
-        assert pool.restart_count == 0
-    assert children() == before
-
-
 def test_rows_that_a_group_has_not_written_are_found():
     class Forgetful(InMemoryActors):
         def fill(self, columns, version, actor):
@@ -117,11 +92,3 @@ def test_the_group_is_closed_with_the_pool():
     with pytest.raises(ZeroDivisionError):
         make_pool(group)
     assert group.closed == 1
-
-
-def test_a_group_without_what_has_no_default_is_refused():
-    class WithoutWait(InMemoryActors):
-        wait = ActorGroup.wait
-
-    with pytest.raises(TypeError, match="abstract method.* wait"):
-        WithoutWait()

@@ -180,8 +180,7 @@ def run(network, batches=4, **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("env", "lag"),
-    [("CartPole-v1", 1), pytest.param("Pendulum-v1", 0, marks=pytest.mark.thorough)],
+    ("env", "lag"), [("CartPole-v1", 1), pytest.param("Pendulum-v1", 0, marks=pytest.mark.thorough)]
 )
 def test_a_run_repeats_itself_and_no_process_gives_the_same_bytes_as_one(env, lag):
     vector_env = gym.make_vec(env, num_envs=1)

@@ -83,14 +83,6 @@ def test_bytes_and_results_are_the_same_for_any_number_of_actors(network):
     assert digest_of_a_run(network, 1, num_actors=2)[0] == ahead != first
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("rule", ["uniform", "latest"])
-def test_so_they_are_by_the_other_rules(network, rule):
-    for lag in (0, 1):
-        first, _ = digest_of_a_run(network, lag, rule, num_actors=1)
-        assert digest_of_a_run(network, lag, rule, num_actors=2)[0] == first
-
-
 def test_every_row_is_valid_and_a_mask_allows_its_action(network):
     with make_pool(network) as pool:
         assert pool.uses_masks
@@ -119,23 +111,6 @@ def test_the_actors_play_against_the_versions_that_were_frozen(network):
         moved = [board[..., 1] for board in boards if board[..., 1].any()]  # the opponent moved first
         assert moved
         assert all(board.reshape(-1)[8] for board in moved)
-
-
-def test_slots_hold_the_versions_that_assignments_in_progress_name(network):
-    with make_pool(network, num_actors=0) as pool:
-        memory = pool._group._memory
-        held = {}
-        for number in range(12):
-            kept = list(range(max(0, number - 2), number))
-            pool.set_opponents(dict.fromkeys([*kept, number], 1.0), {number: changed(network, number)})
-            if number % 3 == 0:
-                pool.assign()
-                held = {each[0]: each[1] for each in memory.oldest(0).opponents}
-            for name, slot in held.items():
-                np.testing.assert_array_equal(memory._frozen[slot], changed(network, name))
-            if number % 3 == 2:
-                pool.collect()
-                held = {}
 
 
 def test_a_version_is_frozen_once_and_not_more_than_there_is_room_for(network):

@@ -171,10 +171,7 @@ def refusal_of(capsys, *argv):
         (["--output", "."], "`--output` must be a new file, since none is overwritten. Received: --output ."),
         (["--output", "a/b"], "`--output` must be a file in a folder that can be written. Received: --output a/b"),
         (["--output", "/dev/null/tuned.toml"], "`--output` must be a file in a folder that can be written."),
-        (
-            ["--most-actors", "0"],
-            "`--most-actors` must be an integer of at least 1, or none. Received: --most-",
-        ),
+        (["--most-actors", "0"], "`--most-actors` must be an integer of at least 1, or none. Received: --most-"),
         pytest.param(
             ["--budget", "0.5", "--learner-threads", "1"],
             "`--budget` is too short for one measurement",

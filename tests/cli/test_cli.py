@@ -223,10 +223,7 @@ def test_a_network_by_name(tmp_path):
         (["train", "--run-dir", "/dev/null/run"], "`--run-dir` can't be written: Not a directory. Received"),
         (["train", "--config", "nowhere.toml"], "`--config` can't be read: No such file or directory. Received: --con"),
         (["train", "--resume", "nowhere"], "`--resume` holds no run: the directory isn't there. Received: --resume n"),
-        (
-            ["train", "--quiet", "--verbose"],
-            "`--quiet` and `--verbose` exclude each other. Received: --quiet, --v",
-        ),
+        (["train", "--quiet", "--verbose"], "`--quiet` and `--verbose` exclude each other. Received: --quiet, --v"),
         (["train", "--devices", "2", "--backend", "tensorflow"], "Received: --devices 2, --backend tensorflow"),
         (["train", "nowhere:make"], "Received: ENV nowhere:make"),
         (["train", "--network", "json:no_such"], "module 'json' has no attribute 'no_such'"),

@@ -402,10 +402,7 @@ def test_an_algorithm_with_an_init_of_its_own_takes_what_that_takes():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "poo",
-            r"one of a2c, bc, .*, pqn, qrdqn, sac, td3, tqc, or module:Class \(did you mean 'ppo'\?\)\.",
-        ),
+        ("poo", r"one of a2c, bc, .*, pqn, qrdqn, sac, td3, tqc, or module:Class \(did you mean 'ppo'\?\)\."),
         ("no_such_module:Class", "can't import 'no_such_module'"),
         ("json:JSONEncodr", r"has no attribute 'JSONEncodr' \(did you mean 'JSONEncoder'\?\)"),
         ("json:JSONEncoder", "must be a dataclass that subclasses al.algorithms.Algorithm"),

@@ -104,11 +104,7 @@ def test_policies_come_from_a_file_of_tables(tmp_path):
         ({"good": {"num_actors": 3}, "adversary": None}, {}, "`policies`, good: .*no such field"),
         ({"good": {"gamma": 3.0}, "adversary": None}, {}, "`policies`, good: `gamma` must be"),
         ({"good": {"learning": 3}, "adversary": None}, {}, "`learning` must be True or False"),
-        (
-            {"good": {"learning": False}, "adversary": {"learning": False}},
-            {},
-            "`policies` must have one that learns",
-        ),
+        ({"good": {"learning": False}, "adversary": {"learning": False}}, {}, "`policies` must have one that learns"),
         (("good", "adversary"), {"self_play": True}, "`policies` and `self_play` exclude each other"),
         (("good", "adversary"), {"acting": "device"}, "`policies` act in the actors"),
         (("good", "adversary"), {"ray_address": "auto"}, "`policies` needs all actors on this machine"),

@@ -278,28 +278,6 @@ def test_a_mask_beside_further_entries_binds_opponents_too():
         environments.step(environments.action_mask.argmax(axis=1))
 
 
-class ComesBack(LastStanding):
-    """Agent 0 dies in step 2 with a reward of -5, and is back from step 3 on."""
-
-    def __init__(self):
-        super().__init__((2, None), length=6)
-
-    def step(self, actions):
-        observations, rewards, died, cut_off, infos = super().step(actions)
-        rewards = {agent: -5.0 if died[agent] else 1.0 for agent in rewards}
-        if self.steps == 3:
-            self.agents.insert(0, "agent_0")
-            observations["agent_0"], infos["agent_0"] = self._observe("agent_0", -1), {}
-        return observations, rewards, died, cut_off, infos
-
-
-def test_an_agent_that_comes_back_has_had_its_end():
-    env = SelfPlayVectorEnv([ComesBack()], Seats(seat=0), "game")
-    env.reset(seed=0)
-    steps = [env.step_each([0])[1:3] for _ in range(6)]
-    assert [(float(reward[0]), bool(ended[0])) for reward, ended in steps] == [(1, False), (-5, True)] * 3
-
-
 class NothingAllowed(Bomb):
     def observe(self, agent):
         seen = super().observe(agent)

@@ -110,13 +110,6 @@ def test_a_video_of_each_episode(env, policy, tmp_path):
         assert size == [48, 32]
 
 
-@NEEDS_MOVIEPY
-@pytest.mark.slow
-def test_vector_environments_side_by_side(policy, tmp_path):
-    evaluate(policy, recorded(resolve_env(DrawnVector), tmp_path, 1), episodes=4, num_envs=4)
-    assert frames(tmp_path / "evaluation-episode-0.mp4")[1] == [96, 64]
-
-
 class DrawnGame(Hunt):
     """A Parallel game of eight steps that draws itself."""
 

@@ -65,11 +65,7 @@ def by_hand(weights, trajectory):
     of_state, found = np.zeros((COLUMNS, UNITS)), [np.zeros_like(w) for w in (kernel, recurrent, bias)]
     for t in reversed(range(STEPS)):
         of_sum = (of_output[t] + of_state) * (1 - after[t] ** 2)
-        found = [
-            found[0] + x[t].T @ of_sum,
-            found[1] + before[t].T @ of_sum,
-            found[2] + of_sum.sum(axis=0),
-        ]
+        found = [found[0] + x[t].T @ of_sum, found[1] + before[t].T @ of_sum, found[2] + of_sum.sum(axis=0)]
         of_state = np.where(start[t][:, None], 0.0, of_sum @ recurrent.T)
     heads = [
         *(np.einsum("tbu,tbk->uk", after, of_logits), of_logits.sum((0, 1))),

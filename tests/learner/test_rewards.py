@@ -36,10 +36,7 @@ def test_scaling_equals_a_scalar_loop_over_several_batches(invalid_rate):
             env_index=np.roll(np.arange(4, dtype=np.int32), seed),  # columns may change their environment
         )
         found = scaling.scale(
-            trajectory.reward,
-            trajectory.terminated | trajectory.truncated,
-            trajectory.valid,
-            trajectory.env_index,
+            trajectory.reward, trajectory.terminated | trajectory.truncated, trajectory.valid, trajectory.env_index
         )
         valid = trajectory.valid
         expected = loop.scale(trajectory)

@@ -86,10 +86,7 @@ MAKERS = {
     "a2c-xla": lambda: a2c(True),
     "bfloat16-target-kl": lambda: mixed_precision("mixed_bfloat16", minibatch_size=16, target_kl=0.5),
 }
-FURTHER = {
-    "ppo-target-kl": with_target_kl,
-    "bfloat16-xla": lambda: mixed_precision("mixed_bfloat16", xla=True),
-}
+FURTHER = {"ppo-target-kl": with_target_kl, "bfloat16-xla": lambda: mixed_precision("mixed_bfloat16", xla=True)}
 
 
 @pytest.mark.parametrize(

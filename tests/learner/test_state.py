@@ -91,13 +91,7 @@ ALGORITHMS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ppo-schedules",
-        pytest.param("ppo-desired-kl", marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.parametrize("name", ["ppo-schedules", pytest.param("ppo-desired-kl", marks=pytest.mark.thorough)])
 def test_updates_a_file_and_more_updates_are_as_many_without_it_byte_for_byte(tmp_path, name):
     """Network, optimizer, statistics, counters, random state and metrics."""
     network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(8,), normalize_observation=True)

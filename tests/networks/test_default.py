@@ -190,12 +190,7 @@ def test_planes_of_zeros_and_ones_take_minatars_network_unscaled(shape, dtype):
 
 
 @pytest.mark.parametrize(
-    "space",
-    [
-        Box(0, 1, (3, 3, 2), np.uint8),
-        Box(0, 9, (3, 50), np.uint8),
-        Box(0, 1, (17, 18, 19), np.bool_),
-    ],
+    "space", [Box(0, 1, (3, 3, 2), np.uint8), Box(0, 9, (3, 50), np.uint8), Box(0, 1, (17, 18, 19), np.bool_)]
 )
 def test_a_grid_of_few_places_or_unclear_planes_is_a_vector(space):
     network = default_network(space, TWO_ACTIONS)
@@ -280,10 +275,7 @@ def test_a_channel_axis_that_is_none_is_refused(shape, axis, accepted):
 
 def test_a_channel_axis_where_no_image_has_channels_is_refused():
     grey, colour = Box(0, 255, (40, 12), np.uint8), Box(0, 255, (9, 40, 12), np.uint8)
-    for function in (
-        describe_image,
-        lambda *given: default_network(given[0], TWO_ACTIONS, channel_axis=given[1]),
-    ):
+    for function in (describe_image, lambda *given: default_network(given[0], TWO_ACTIONS, channel_axis=given[1])):
         with pytest.raises(ValueError, match=r"single channel. Received: channel_axis=-1 with observation of shape"):
             function(grey, -1)
     assert "channels on axis -3" in describe_image(Dict(a=grey, b=colour), -3)
@@ -299,10 +291,7 @@ def test_noise_of_no_continuous_action_cannot_be_held(space):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"image_network": "resnet"},
-            r"one of 'auto', 'nature', 'impala', 'small'. Received: image_network='resnet'",
-        ),
+        ({"image_network": "resnet"}, r"one of 'auto', 'nature', 'impala', 'small'. Received: image_network='resnet'"),
         ({"normalize_observation": True}, "`normalize_observation` is for vectors.*images are scaled"),
         ({"distribution": "beta"}, "Received: distribution='beta'"),
         ({"activation": "tanhh"}, "`activation` must be a Keras name.*Received: activation='tanhh'"),

@@ -57,10 +57,7 @@ def test_loading_from_elsewhere_is_one_clear_error(tmp_path, exported):
     description = json.loads((tmp_path / "policy.json").read_text())
     (tmp_path / "policy.json").write_text(json.dumps({**description, "format": 99}))
     write_manifest(tmp_path)
-    with pytest.raises(
-        ValueError,
-        match=r"policy.json is in format 99, .* or a newer one \(\d.* Received: file=",
-    ):
+    with pytest.raises(ValueError, match=r"policy.json is in format 99, .* or a newer one \(\d.* Received: file="):
         load_policy(tmp_path)
 
 

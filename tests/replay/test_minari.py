@@ -129,10 +129,7 @@ def test_an_end_that_is_neither_is_a_truncation():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (
-            "minari:scripd-v0",
-            r"on this machine \(did you mean 'scripted-v0'\?\); .* Received: init_buffer='min",
-        ),
+        ("minari:scripd-v0", r"on this machine \(did you mean 'scripted-v0'\?\); .* Received: init_buffer='min"),
         ("minari:own/other-v0", "`init_buffer` must be a dataset that Minari has on this machine"),
         ("minari:without-version", "`init_buffer` must be minari:NAME-v0, or minari:NAMESPACE/NAME-v0"),
         ("minari:../x-v0", "`init_buffer` must be minari:NAME-v0"),

@@ -289,10 +289,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(installed_wheel):
     assert top >= {"CHANGELOG.md", "README.md", "LICENSE", "actor_learner", "envs"}
     assert top.isdisjoint({"tests", "benchmarks", "docs"})
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0].split("-")[0] for name in names} == {
-        "actor_learner",
-        "actor_learner_envs",
-    }
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"actor_learner", "actor_learner_envs"}
     assert {"actor_learner/py.typed", "actor_learner/reports/report.html.jinja"} <= set(names)
     modules = {str(file.relative_to(ROOT)) for file in PACKAGE.rglob("*.py")}
     assert {name for name in names if name.startswith("actor_learner/") and name.endswith(".py")} == modules

@@ -349,32 +349,6 @@ def test_a_link_in_the_run_is_refused(run_of, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_full_disk_is_one_warning_and_the_last_good_checkpoint_stays(run_of, caplog):
-    """A file where the folder should be stands for a disk that can't be written."""
-
-    class Obstruct(al.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if logs["updates"] == 5:
-                run.checkpoints.rename(run.path / "kept")
-                run.checkpoints.touch()
-            elif logs["updates"] == 10:
-                stayed.extend(checkpoint_folders(run.path / "kept"))
-                run.checkpoints.unlink()
-                (run.path / "kept").rename(run.checkpoints)
-
-    run, stayed = run_of("killed"), []
-    with caplog.at_level(logging.WARNING, "actor_learner"):
-        al.train(config(run.path, checkpoint_updates=1, callbacks=[Obstruct()]), resume=True)
-    messages = [record.getMessage() for record in caplog.records]
-    assert [message.split(":")[0] for message in messages] == [
-        "the checkpoint can't be written, training goes on",
-        "checkpoints are written again",
-    ]
-    assert [path.name for path in stayed][:2] == ["0000000004", "0000000003"]
-    assert (run.checkpoints / "final").resolve().name == f"{len(rows_of(run)):010}"
-
-
-@pytest.mark.thorough
 def test_a_network_that_keras_cannot_rebuild_goes_on(tmp_path):
     def network(observation_space, action_space):
         return Unserializable(al.parameter_size(action_space))
@@ -484,8 +458,7 @@ def test_the_command_line_refuses_in_one_line(begun, capsys, argv, message):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "[" * 100_000, '{"algorithm": 3}', '{"algorithm": {}}', '{"algorithm": {"name": "ppo", "x": 1}}'],
+    "text", ["", "[]", "[" * 100_000, '{"algorithm": 3}', '{"algorithm": {}}', '{"algorithm": {"name": "ppo", "x": 1}}']
 )
 def test_a_config_json_that_is_none_is_refused_in_one_line(begun, capsys, text):
     begun.config.write_text(text)

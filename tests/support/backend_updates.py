@@ -68,102 +68,49 @@ class ValueOnly(al.PPO):
         return loss, {"value_loss": loss}
 
 
-# observation space, action space, options of the network, algorithm, steps, columns, updates
+THREE = Discrete(3)
+
+
+def case(algorithm, actions=THREE, seen=BOUNDED, *, steps=32, columns=8, updates=3, **network):
+    """An observation space, an action space, options of the network, an algorithm, and sizes."""
+    return seen, actions, network, algorithm, steps, columns, updates
+
+
+LIMITED = {"target_kl": 0.05, "clip_range_vf": 0.2, "learning_rate": "linear"}
+DQN = {**OFTEN, "prioritized": True, "target_update_interval": 300}
 CASES = {
-    "mlp": (BOUNDED, Discrete(2), {}, lambda: al.PPO(minibatch_size=64, epochs=4, normalize_reward=True), 64, 8, 4),
-    "normalization": (
-        BOUNDED,
+    "mlp": case(lambda: al.PPO(minibatch_size=64, epochs=4, normalize_reward=True), Discrete(2), steps=64, updates=4),
+    "normalization": case(
+        lambda: al.PPO(minibatch_size=100, epochs=3, normalize_reward=True, **LIMITED),
         PLANE,
-        {"normalize_observation": True},
-        lambda: al.PPO(
-            minibatch_size=100,
-            epochs=3,
-            normalize_reward=True,
-            target_kl=0.05,
-            clip_range_vf=0.2,
-            learning_rate="linear",
-        ),
-        64,
-        8,
-        5,
+        steps=64,
+        updates=5,
+        normalize_observation=True,
     ),
-    "dict and masks": (NESTED, MultiDiscrete([3, 2]), {}, lambda: al.PPO(minibatch_size=64, epochs=2), 32, 8, 3),
-    "impala, adamw": (BOUNDED, Discrete(3), {}, lambda: al.Impala(optimizer=adamw_ema()), 20, 32, 6),
-    "unused": (
-        BOUNDED,
-        Discrete(3),
-        {},
-        lambda: ValueOnly(optimizer=keras.optimizers.AdamW(1e-2, weight_decay=0.1), vf_coef=1.0),
-        32,
-        8,
-        3,
+    "dict and masks": case(lambda: al.PPO(minibatch_size=64, epochs=2), MultiDiscrete([3, 2]), NESTED),
+    "impala, adamw": case(lambda: al.Impala(optimizer=adamw_ema()), steps=20, columns=32, updates=6),
+    "unused": case(lambda: ValueOnly(optimizer=keras.optimizers.AdamW(1e-2, weight_decay=0.1), vf_coef=1.0)),
+    "counting": case(lambda: al.PPO(minibatch_size=64, epochs=2), make=counting_network),
+    "regularized": case(
+        lambda: al.A2C(optimizer=keras.optimizers.SGD(0.01)), steps=8, columns=4, updates=2, make=regularized_network
     ),
-    "counting": (
-        BOUNDED,
-        Discrete(3),
-        {"make": counting_network},
-        lambda: al.PPO(minibatch_size=64, epochs=2),
-        32,
-        8,
-        3,
+    "memory": case(
+        lambda: al.PPO(minibatch_size=64, epochs=2), memory="gru", memory_size=8, hidden_sizes=(16,), sequence_length=8
     ),
-    "regularized": (
-        BOUNDED,
-        Discrete(3),
-        {"make": regularized_network},
-        lambda: al.A2C(optimizer=keras.optimizers.SGD(0.01)),
-        8,
-        4,
-        2,
-    ),
-    "memory": (
-        BOUNDED,
-        Discrete(3),
-        {"memory": "gru", "memory_size": 8, "hidden_sizes": (16,), "sequence_length": 8},
-        lambda: al.PPO(minibatch_size=64, epochs=2),
-        32,
-        8,
-        3,
-    ),
-    "pqn": (
-        BOUNDED,
-        Discrete(3),
-        {"layer_norm": True, "hidden_sizes": (16,)},
-        lambda: al.PQN(minibatch_size=64, exploration_final_eps=0.5),
-        32,
-        8,
-        3,
-    ),
-    "dqn": (
-        BOUNDED,
-        Discrete(3),
-        {"normalize_observation": True},
-        lambda: al.DQN(**OFTEN, double=True, prioritized=True, n_step=3, target_update_interval=300),
-        32,
-        8,
-        4,
-    ),
-    "qrdqn": (
-        BOUNDED,
-        Discrete(3),
-        {},
-        lambda: al.QRDQN(**OFTEN, prioritized=True, quantiles=20, target_update_interval=300),
-        32,
-        8,
-        4,
-    ),
-    "sac": (BOUNDED, PLANE, {}, lambda: al.SAC(**OFTEN), 32, 8, 3),
-    "td3": (BOUNDED, PLANE, {}, lambda: al.TD3(**OFTEN), 32, 8, 3),
-    "iql": (BOUNDED, PLANE, {}, lambda: al.IQL(**OFTEN), 32, 8, 3),
-    "tqc": (BOUNDED, PLANE, {}, lambda: al.TQC(**OFTEN, num_critics=3), 32, 8, 1),
-    "images": (
-        IMAGE,
-        Discrete(6),
-        {},
+    "pqn": case(lambda: al.PQN(minibatch_size=64, exploration_final_eps=0.5), layer_norm=True, hidden_sizes=(16,)),
+    "dqn": case(lambda: al.DQN(**DQN, double=True, n_step=3), updates=4, normalize_observation=True),
+    "qrdqn": case(lambda: al.QRDQN(**DQN, quantiles=20), updates=4),
+    "sac": case(lambda: al.SAC(**OFTEN), PLANE),
+    "td3": case(lambda: al.TD3(**OFTEN), PLANE),
+    "iql": case(lambda: al.IQL(**OFTEN), PLANE),
+    "tqc": case(lambda: al.TQC(**OFTEN, num_critics=3), PLANE, updates=1),
+    "images": case(
         lambda: al.PPO(minibatch_size=None, epochs=1, optimizer=keras.optimizers.SGD(0.01)),
-        8,
-        4,
-        1,
+        Discrete(6),
+        IMAGE,
+        steps=8,
+        columns=4,
+        updates=1,
     ),
 }
 
