@@ -22,7 +22,7 @@ import actor_learner as al
 from actor_learner import cli
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.benchmark import devices, text
-from actor_learner.benchmark.devices import Busyness, compare_devices, nvml_reader
+from actor_learner.benchmark.devices import compare_devices, nvml_reader
 from actor_learner.benchmark.from_records import describe_run, read_run_speed
 from actor_learner.benchmark.measure import as_json, measure_setting
 from actor_learner.benchmark.parts import PARTS, Part, PartProcesses, Stopwatch, Work
@@ -266,16 +266,6 @@ def test_devices_are_compared_by_the_same_work():
     text = shown(show_devices, found)
     assert f"{best} is faster here." in text
     assert "Acting on again would" in text
-
-
-def test_a_gpu_is_sampled_while_it_works():
-    readings = iter([0.25, 0.75])
-    with Busyness(lambda: next(readings, 0.5)) as busyness:
-        pass
-    assert busyness.mean in (0.25, 0.5)
-    with Busyness(None) as busyness:
-        pass
-    assert busyness.mean is None
 
 
 class Nvml:

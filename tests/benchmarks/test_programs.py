@@ -6,7 +6,6 @@ import importlib
 import json
 import re
 import sys
-from operator import attrgetter
 
 import pytest
 
@@ -14,7 +13,6 @@ from benchmarks import __main__ as measure
 from benchmarks.figures import pages
 from benchmarks.harness import ROOT
 from benchmarks.learning.table import page, text_of
-from benchmarks.speed import timeline
 
 BY_HAND = "by hand, on the machine of the measurement"
 
@@ -31,12 +29,6 @@ def test_every_topic_is_listed_with_a_program_that_can_be_imported(monkeypatch, 
     assert all(f"  {topic:16} {measure.archive_note(topic)}\n" in listed for topic in measure.ARCHIVED)
 
 
-def test_an_unknown_topic_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["scripts/measure", "nothing"])
-    with pytest.raises(SystemExit, match="^scripts/measure: error: unknown topic 'nothing'.*$"):
-        measure.main()
-
-
 @pytest.mark.parametrize("topic", measure.ARCHIVED)
 def test_an_archived_topic_says_where_its_program_and_its_result_are(topic, monkeypatch):
     result, program, _ = measure.ARCHIVED[topic]
@@ -47,20 +39,6 @@ def test_an_archived_topic_says_where_its_program_and_its_result_are(topic, monk
     found = json.loads((ROOT / f"benchmarks/archive/{result}.json").read_text("utf-8"))
     assert found["archived"] == f"git show {commit}:benchmarks/{module}.py"
     assert found["date"]
-
-
-def exists(module, path):
-    try:
-        attrgetter(path)(importlib.import_module(module))
-    except (ImportError, AttributeError):
-        return False
-    return True
-
-
-def test_what_programs_observe_in_the_package_exists():
-    places = (*timeline.BEFORE_TENSORFLOW, *timeline.WITH_TENSORFLOW, (*timeline.IMPORTS_TENSORFLOW, "learner"))
-    found = {name for modules, path, name in places if any(exists(module, path) for module in modules.split())}
-    assert found == {name for _, _, name in places}
 
 
 def test_the_page_of_learning_results_is_made_of_the_figures():

@@ -148,15 +148,6 @@ def test_fields_take_their_final_form():
     assert config.callbacks == ()
 
 
-def test_defaults_are_those_of_the_documentation():
-    config = TrainConfig()
-    assert (config.env, config.num_actors, config.env_counts, config.unroll_length) == ("CartPole-v1", 2, (8, 8), 128)
-    assert (config.max_policy_lag, config.total_steps, config.seed) == (1, 500_000, 0)
-    assert config.algorithm == al.PPO()
-    assert (config.checkpoint_minutes, config.checkpoint_updates, config.keep_checkpoints) == (1.0, None, 3)
-    assert (config.on_env_error, config.actor_timeout, config.max_undone_updates) == ("restart", 60.0, 10)
-
-
 class OwnLoss(al.algorithms.ActorCritic):
     def loss(self, outputs, minibatch):
         raise NotImplementedError

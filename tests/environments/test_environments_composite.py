@@ -14,7 +14,6 @@ from gymnasium.vector.utils import batch_space
 from hypothesis import given, settings, strategies as st
 
 from actor_learner.environments.autoreset import differing_environments
-from actor_learner.environments.buffers import Observations
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.serial import SerialVectorEnv
@@ -296,20 +295,3 @@ class TestBounds:
     @given(space=OBSERVATION_SPACES, num_envs=st.integers(1, 4))
     def test_a_batch_of_any_space_agrees(self, space, num_envs):
         assert differing_environments(batch_space(space, num_envs), space, num_envs) is None
-
-
-class TestObservations:
-    @settings(max_examples=30)
-    @given(space=OBSERVATION_SPACES, seed=st.integers(0, 99))
-    def test_samples_are_fine_and_rows_can_be_copied(self, space, seed):
-        batched = batch_space(space, 3)
-        batched.seed(seed)
-        one, other = (Observations(spaces.observation_structure(space), 3) for _ in range(2))
-        one.write(batched.sample())
-        assert one.fault() is None
-        assert one.surely_valid(np.zeros(3, np.float32))
-        rows = np.array([True, False, True])
-        other.take(one, rows)
-        assert other.equals(one, rows)
-        other.take(one)
-        assert other.equals(one, np.ones(3, bool))

@@ -73,15 +73,6 @@ def test_reward_is_for_the_largest(kind, right, slept):
         assert info == {}
 
 
-def test_vector_environments_end_by_their_own_count(slept):
-    env = make("vector")
-    env.reset(seed=0)
-    for _ in range(EPISODE_STEPS - 1):
-        step(env)
-    env.reset(options={"reset_mask": np.array([False, True, False])})
-    assert step(env)[2].tolist() == [True, False, True]
-
-
 @pytest.mark.parametrize(
     ("kwargs", "received"),
     [

@@ -15,6 +15,7 @@ from tests.learner.test_replay import (
     SGD,
     SMALL,
     batch,
+    dqn,
     gradients_of,
     make_learner,
     mlp,
@@ -93,7 +94,7 @@ def test_the_losses_of_tqc_are_those_of_the_paper():
     np.testing.assert_allclose(float(policy_loss.value), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", [qrdqn, tqc])
+@pytest.mark.parametrize("algorithm", [dqn, qrdqn, tqc])
 def test_a_gradient_step_is_the_optimizer_s_on_the_loss(algorithm):
     """On that of the first group, before which nothing else moves but the targets of DQN."""
     learner = make_learner(algorithm(updates_per_step=1 / 32, optimizer=SGD, target_update_interval=1))

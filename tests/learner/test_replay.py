@@ -253,25 +253,6 @@ def test_iql_needs_a_value():
         learner.update(random_trajectory(BOUNDS))
 
 
-def test_a_gradient_step_is_the_optimizer_s_on_the_loss():
-    learner = make_learner(dqn(updates_per_step=1 / 32, optimizer=SGD, target_update_interval=1))
-    learner.update(batch(learner))
-    before = [np.asarray(w.value) for w in learner.network.trainable_weights]
-    random_state = learner.buffer._sampler.rng.bit_generator.state
-    metrics = learner.update(batch(learner, seed=1))
-    assert metrics["gradient_steps"] == 2
-    after = [np.asarray(w.value) for w in learner.network.trainable_weights]
-    learner.buffer._sampler.rng.bit_generator.state = random_state
-    rows = {name: value for name, value in learner.buffer.sample(16)._asdict().items() if value is not None}
-    for weight, value in zip(learner.network.trainable_weights, before, strict=True):
-        weight.assign(value)
-    models = learner._build_models()
-    models.move_targets(1.0)
-    gradients = gradients_of(lambda: learner.algorithm.loss(models, rows).value, learner.network.trainable_weights)
-    for old, new, gradient in zip(before, after, gradients, strict=True):
-        np.testing.assert_allclose(new, old - 0.1 * gradient, rtol=1e-5, atol=1e-6)
-
-
 def gradients_of(loss, variables):
     from actor_learner.learner import backend
 
