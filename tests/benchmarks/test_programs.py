@@ -7,8 +7,6 @@ import json
 import re
 import sys
 
-import pytest
-
 from benchmarks import __main__ as measure
 from benchmarks.figures import pages
 from benchmarks.harness import ROOT
@@ -27,18 +25,6 @@ def test_every_topic_is_listed_with_a_program_that_can_be_imported(monkeypatch, 
         assert f"  {topic:16} {measure.summary(topic)}\n" in listed
         assert measure.summary(topic)
     assert all(f"  {topic:16} {measure.archive_note(topic)}\n" in listed for topic in measure.ARCHIVED)
-
-
-@pytest.mark.parametrize("topic", measure.ARCHIVED)
-def test_an_archived_topic_says_where_its_program_and_its_result_are(topic, monkeypatch):
-    result, program, _ = measure.ARCHIVED[topic]
-    commit, _, module = program.partition(":")
-    monkeypatch.setattr(sys, "argv", ["scripts/measure", topic])
-    with pytest.raises(SystemExit, match=f"{topic} was answered: .*; git show {commit}:benchmarks/{module}.py"):
-        measure.main()
-    found = json.loads((ROOT / f"benchmarks/archive/{result}.json").read_text("utf-8"))
-    assert found["archived"] == f"git show {commit}:benchmarks/{module}.py"
-    assert found["date"]
 
 
 def test_the_page_of_learning_results_is_made_of_the_figures():

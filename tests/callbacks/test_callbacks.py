@@ -111,10 +111,6 @@ def test_what_is_no_limit_is_refused(arguments, message):
         MemoryLimit(**{"gigabytes": 1, **arguments})
 
 
-def test_numbers_of_numpy_are_numbers():
-    assert MemoryLimit(np.float32(2), seconds=np.int64(3)).gigabytes == 2
-
-
 @pytest.mark.parametrize(
     ("limit", "message"),
     [

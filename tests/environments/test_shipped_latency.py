@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from actor_learner_envs import latency
-from actor_learner_envs.latency import EPISODE_STEPS, LatencyEnv, LatencyVectorEnv
+from actor_learner_envs.latency import LatencyEnv, LatencyVectorEnv
 
 SEEDS = range(2000)
 
@@ -57,20 +57,6 @@ def test_slow_or_not_by_the_seed(kind, slow, slept):
     env.reset(seed=seed_that_is(not slow, env.step_time))
     step(env)
     assert slept == ([25.0, 25.0, 0.25] if slow else [0.25, 0.25, 25.0])
-
-
-@both
-@pytest.mark.parametrize("right", [True, False])
-def test_reward_is_for_the_largest(kind, right, slept):
-    env = make(kind)
-    observation, _ = env.reset(seed=0)
-    for count in range(1, EPISODE_STEPS + 1):
-        largest = observation.argmax(axis=-1)
-        observation, reward, terminated, truncated, info = env.step(largest if right else (largest + 1) % 4)
-        assert np.all(reward == float(right))
-        assert np.all(terminated == (count == EPISODE_STEPS))
-        assert not np.any(truncated)
-        assert info == {}
 
 
 @pytest.mark.parametrize(

@@ -153,10 +153,6 @@ def test_a_row_before_an_observation_that_allows_nothing_is_not_learned():
     assert not ops.convert_to_numpy(found.known)[row, column]
 
 
-def test_every_value_is_known_without_masks():
-    assert evaluated(linear_values(), random_trajectory(FOUR)).known is None
-
-
 def make_learner(algorithm=None, network=None, total_steps=256):
     network = network or al.default_network(VECTOR, TWO_ACTIONS, layer_norm=True, distribution="greedy", seed=0)
     algorithm = algorithm or al.PQN(minibatch_size=32, exploration_fraction=0.5, exploration_final_eps=0.2)

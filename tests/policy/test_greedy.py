@@ -102,17 +102,6 @@ def test_the_ladder_is_for_the_environments_of_a_pool_alone():
     assert rates == pytest.approx(0.2, abs=4 * np.sqrt(0.2 / 1000))
 
 
-def test_it_is_saved_with_the_network(tmp_path):
-    network = q_network(OBSERVATION, Discrete(3), epsilon=0.25)
-    epsilon_of(network).assign([0.75])
-    network.save(tmp_path / "q.keras")
-    loaded = keras.models.load_model(tmp_path / "q.keras")
-    assert float(epsilon_of(loaded).value[0]) == 0.75
-    assert [weight.name for weight in loaded.trainable_weights].count("epsilon") == 0
-    observation = np.zeros((2, 4), np.float32)
-    np.testing.assert_array_equal(loaded(observation)[0], network(observation)[0])
-
-
 def test_what_it_cannot_be():
     with pytest.raises(ValueError, match="`distribution='greedy'` needs a Discrete action space"):
         al.Policy.from_network(q_network(OBSERVATION, Discrete(3)), MultiDiscrete([2, 2]))

@@ -1,4 +1,3 @@
-import json
 import re
 import sys
 import xml.etree.ElementTree
@@ -135,14 +134,6 @@ def test_runs_with_other_settings_in_one_curve_are_warned_of():
         read_curves(["a", "b"])
 
 
-def test_true_and_1_are_two_groups():
-    for name, value in (("a", True), ("b", 1)):
-        (Path(make_run(name, [1.0, 2.0])) / "config.json").write_text(
-            json.dumps({"env": "CartPole-v1", "algorithm": {"name": "ppo"}, "env_kwargs": {"flag": value}})
-        )
-    assert [curve.label for curve in read_curves(["a", "b"], group_by=["env_kwargs.flag"])] == ["flag=True", "flag=1"]
-
-
 def make_five_runs():
     for seed, value in enumerate((0.0, 100.0, 10.0, 20.0, 30.0)):
         make_run(f"run{seed}", np.full(3, value), seed=seed)
@@ -234,16 +225,6 @@ def test_a_picture_says_what_it_shows():
     said = ("CartPole-v1", "env steps", "episode return", "(moving average, 4% of the updates)", "A2C")
     for text in (*said, "PPO (2 runs)", "mean, minimum to maximum"):
         assert f"<!-- {text} -->" in comments, text
-
-
-def test_what_holds_for_several_panels_is_said_once():
-    make_run("a", np.linspace(0, 100, 50))
-    make_run("b", [1.0, 2.0], env="Acrobot-v1", algorithm=al.A2C())
-    plot(["a", "b"], "curve.svg", metrics=["episode_return", "loss"])
-    said = Path("curve.svg").read_text()
-    for text in ("CartPole-v1", "PPO", "Acrobot-v1", "A2C"):
-        assert said.count(f"<!-- {text} -->") == 1, text
-    assert said.count("<!-- env steps -->") == 4
 
 
 @pytest.mark.parametrize(

@@ -38,14 +38,6 @@ def test_a_module_that_is_put_off_is_imported_when_it_is_used(package):
     assert real.double(4) == part.double(4) == 8
 
 
-def test_whoever_imports_it_later_gets_the_module_itself(package):
-    with _deferring(package):
-        import slow_package  # noqa: F401
-    import slow_package.part as part
-
-    assert part.__file__.endswith("part.py")
-
-
 def test_a_package_that_is_not_there_stays_so_and_one_that_is_loaded_too(package):
     import slow_package
 
