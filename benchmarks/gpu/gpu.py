@@ -72,6 +72,8 @@ class Limits(NamedTuple):
 def main(words: Sequence[str] | None = None) -> None:
     parser = _make_parser()
     arguments = parser.parse_args(words)
+    if arguments.smoke:
+        arguments.seconds = 0.1
     started = time.monotonic()
     backend, seen = choose_backend(arguments.backend, arguments.device)
     found = begin(arguments, {**origin(parser, words), "device": arguments.device, **seen})
@@ -172,7 +174,7 @@ def learner_job(arguments: argparse.Namespace, network: str, precision: str) -> 
     sizes = sorted(arguments.minibatch_sizes or usual)
     rows = -(-(arguments.rows or sizes[-1]) // STEPS) * STEPS
     own = {"network": network, "precision": precision}
-    request = {**own, "device": arguments.device, "rows": rows, "seconds": measured_seconds(arguments)}
+    request = {**own, "device": arguments.device, "rows": rows, "seconds": arguments.seconds}
     updates = [("updates", {**own, "minibatch_size": size}) for size in sizes if size <= rows]
     return Job("learner", request, [("agreement", own), *updates])
 
@@ -180,12 +182,8 @@ def learner_job(arguments: argparse.Namespace, network: str, precision: str) -> 
 def pipeline_job(arguments: argparse.Namespace, work: str, num_actors: int, device: str, acting: Sequence[str]) -> Job:
     own = {"work": work, "num_actors": num_actors, "device": device}
     rounds = 1 if arguments.smoke or device != arguments.device else arguments.rounds
-    request = {**own, "rounds": rounds, "seconds": measured_seconds(arguments), "tiny": arguments.smoke}
+    request = {**own, "rounds": rounds, "seconds": arguments.seconds, "tiny": arguments.smoke}
     return Job("pipeline", request, [("pipeline", {**own, "acting": place}) for place in acting])
-
-
-def measured_seconds(arguments: argparse.Namespace) -> float:
-    return 0.1 if arguments.smoke else float(arguments.seconds)
 
 
 def measure(job: Job, found: Figures, output: Path | None, environment: dict[str, str], limits: Limits) -> None:

@@ -76,7 +76,8 @@ class Station:
         env |= {"step_time": step_seconds}
         pool = al.ActorPool("actor_learner/Latency-v0", learner and learner.network, env_kwargs=env, **settings)
         self.pool = stack.enter_context(pool)
-        (self._watcher,) = _supervisor_threads() - before
+        (watcher,) = _supervisor_threads() - before
+        self._watcher = Path(f"/proc/self/task/{watcher}/schedstat")
         self.learner = learner or make_learner(self.pool.network, self.pool.action_space)
         self.actors, self.ideal = actors, actors * ENVS / step_seconds
 
@@ -93,7 +94,7 @@ class Station:
         """
         self.warm_up()
         trajectory = self.pool.collect()
-        pool, updates, steps = -_cpu_of_thread(self._watcher), [], 0
+        pool, updates, steps = -_schedstat(self._watcher), [], 0
         actors_cpu, cpu, started = -self._actors_cpu(), -time.process_time(), time.perf_counter()
         for _ in range(batches):
             update, publish_seconds = self._learn(trajectory)
@@ -103,7 +104,7 @@ class Station:
             pool += publish_seconds + time.thread_time() - before
             steps += int(trajectory.valid.sum())
         seconds = time.perf_counter() - started
-        pool += _cpu_of_thread(self._watcher)
+        pool += _schedstat(self._watcher)
         actors_cpu, cpu = actors_cpu + self._actors_cpu(), cpu + time.process_time()
         return {
             "steps_per_second": round(steps / seconds, 1),
@@ -205,10 +206,6 @@ def measure_tails(rounds: int, batches: int) -> Figures:
 def _supervisor_threads() -> set[int]:
     """Return the kernel's numbers of the threads that listen to actors."""
     return {thread.native_id or 0 for thread in threading.enumerate() if thread.name == "actor-supervisor"}
-
-
-def _cpu_of_thread(number: int) -> float:
-    return _schedstat(Path(f"/proc/self/task/{number}/schedstat"))
 
 
 def _schedstat(file: Path) -> float:
