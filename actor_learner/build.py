@@ -36,7 +36,7 @@ from actor_learner.spaces.validate import warn_of_narrow_bounds
 from actor_learner.system import compile_cache
 from actor_learner.system.files import one_line
 from actor_learner.system.machine import learner_cores, renew_suggestion, size_text
-from actor_learner.system.policy_folders import policy_folder
+from actor_learner.system.policies import policy_folder
 
 if TYPE_CHECKING:
     import keras

@@ -25,12 +25,13 @@ from actor_learner.config.references import (
     same_env,
 )
 from actor_learner.config.settings import check_wrappers
+from actor_learner.environments.agents import AgentsVectorEnv
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.opponents import RANDOM, Opponent
 from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv
-from actor_learner.environments.teams import PolicyOf, TeamEnvironments, environments_of
+from actor_learner.environments.teams import PolicyOf, environments_of
 from actor_learner.environments.turns import TurnGames
 from actor_learner.networks.saving import load_network
 from actor_learner.policy.policy import Policy, has_policy, load_policy
@@ -42,7 +43,7 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.system.fields import check_choice, check_count, refusal, removed
 from actor_learner.system.hub import is_on_hub, local_path
-from actor_learner.system.policy_folders import policy_folder
+from actor_learner.system.policies import ONLY_POLICY, policy_folder
 from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
@@ -210,37 +211,28 @@ def evaluate(
         mode = autoreset_mode or config.get("autoreset_mode")
         keys = (*_info_keys(config), *([] if sitting is None else ["outcome"]))
         environments = environments_of(vector_env, factory.name, autoreset_mode=mode, info_keys=keys)
-        if isinstance(environments, TeamEnvironments):
-            sources = dict.fromkeys(environments.names, run_dir_or_network) | dict(policies or {})
-            parts = zip(environments.names, environments.parts, strict=True)
-            players = [_Player(_policy_of(sources[name], name, part), part, deterministic) for name, part in parts]
-            return _evaluation_of_team(environments, players, episodes, seed)
         if sitting is not None:
-            sitting.sit_down(environments)
-        player = _Player(_policy(run_dir_or_network, environments), environments, deterministic)
-        (evaluation,) = _evaluations([player], episodes, seed, _nothing)
-        environments.warn_of_missing_info()
-    return evaluation
+            sitting.sit_down(environments[ONLY_POLICY])
+        sources = dict.fromkeys(environments, run_dir_or_network) | dict(policies or {})
+        players = {
+            name: _Player(_policy_of(sources[name], name, each), each, deterministic)
+            for name, each in environments.items()
+        }
+        found = _evaluations(players, episodes, seed)
+        for each in environments.values():
+            each.warn_of_missing_info()
+    return found[ONLY_POLICY] if ONLY_POLICY in found else _joined(found)
 
 
-def _nothing(actions: Sequence[Any]) -> None:
-    """Do nothing: one policy's actions are all that its environments need."""
-
-
-def _evaluation_of_team(
-    environments: TeamEnvironments, players: Sequence[_Player], episodes: int, seed: int
-) -> Evaluation:
+def _joined(found: Mapping[str, Evaluation]) -> Evaluation:
     """Return the evaluation of several policies, each of so many episodes of its agents."""
-    found = _evaluations(players, episodes, seed, environments.offer)
-    for part in environments.parts:
-        part.warn_of_missing_info()
-    names = dict.fromkeys(name for each in found for name in each.info)
+    each = list(found.values())
+    names = dict.fromkeys(name for own in each for name in own.info)
     info = {
-        name: np.concatenate([each.info.get(name, np.full(len(each.returns), np.nan)) for each in found])
-        for name in names
+        name: np.concatenate([own.info.get(name, np.full(len(own.returns), np.nan)) for own in each]) for name in names
     }
-    returns, lengths = (np.concatenate([getattr(each, name) for each in found]) for name in ("returns", "lengths"))
-    return Evaluation(returns, lengths, info, dict(zip(environments.names, found, strict=True)))
+    returns, lengths = (np.concatenate([getattr(own, name) for own in each]) for name in ("returns", "lengths"))
+    return Evaluation(returns, lengths, info, found)
 
 
 def _policies_of(config: Mapping[str, Any], policies: Mapping[str, Any] | None, policy_of: Any) -> PolicyOf | None:
@@ -384,7 +376,9 @@ def _policy(source: Any, environments: Environments) -> Policy:
 
 
 def _policy_of(source: Any, name: str, environments: Environments) -> Policy:
-    """Return one of several policies: that of this name of a run, or what the source holds itself."""
+    """Return the only policy, or that of this name of a run, or what the source holds itself."""
+    if name == ONLY_POLICY:
+        return _policy(source, environments)
     if isinstance(source, Policy):  # which may take other seats, too: memories and random numbers are each seat's own
         return source.copied()
     if isinstance(source, (str, os.PathLike)):
@@ -525,13 +519,9 @@ def _outline(description: Any) -> Any:
     return [_outline(part) for part in description] if isinstance(description, list) else description
 
 
-def _evaluations(
-    players: Sequence[_Player], episodes: int, seed: int, offer: Callable[[Sequence[Any]], None]
-) -> list[Evaluation]:
-    """Play until each policy has its episodes, each of its environments a fixed number.
-
-    offer: gets the actions of all policies before their environments step.
-    """
+def _evaluations(players_of: Mapping[str, _Player], episodes: int, seed: int) -> dict[str, Evaluation]:
+    """Play until each policy has its episodes, each of its environments a fixed number."""
+    players = list(players_of.values())
     counts = [player.environments.num_envs for player in players]
     quotas = [[episodes // rows + (index < episodes % rows) for index in range(rows)] for rows in counts]
     played: list[list[list[_Episode]]] = [[[] for _ in range(rows)] for rows in counts]
@@ -541,12 +531,14 @@ def _evaluations(
             player.begin(seed)
         while any(list(map(len, own)) != quota for own, quota in zip(played, quotas, strict=True)):
             actions = [player.choose() for player in players]
-            offer(actions)
+            if isinstance(vector_env := players[0].environments.vector_env, AgentsVectorEnv):
+                vector_env.games.offer(actions)
             for player, action, own, quota in zip(players, actions, played, quotas, strict=True):
                 for index, episode in player.step(action):
                     if len(own[index]) < quota[index]:
                         own[index].append(episode)
-    return [_evaluation([episode for row in own for episode in row]) for own in played]
+    evaluations = [_evaluation([episode for row in own for episode in row]) for own in played]
+    return dict(zip(players_of, evaluations, strict=True))
 
 
 def _evaluation(played: Sequence[_Episode]) -> Evaluation:

@@ -20,7 +20,7 @@ from actor_learner.system.fields import check_choice
 from actor_learner.system.files import one_line, write_folder_atomically
 from actor_learner.system.installation import install_command
 from actor_learner.system.keras_import import check_installed, import_keras, keras_backend, silent_stderr
-from actor_learner.system.policy_folders import named_policies
+from actor_learner.system.policies import named_policies
 
 if TYPE_CHECKING:
     import keras

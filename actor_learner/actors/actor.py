@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import time
 import warnings
-from collections.abc import Generator, Iterable, MutableSequence, Sequence
+from collections.abc import Generator, Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +19,7 @@ from actor_learner.actors.transport.weights import read_weights
 from actor_learner.actors.turns import TurnWriter
 from actor_learner.config.pool_checks import first_envs
 from actor_learner.config.settings import PoolSettings
+from actor_learner.environments.agents import AgentsVectorEnv
 from actor_learner.environments.calls import Call, CallError
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.episodes import Episodes
@@ -26,12 +27,11 @@ from actor_learner.environments.errors import ApiError
 from actor_learner.environments.factory import EnvFactory
 from actor_learner.environments.opponents import Opponent
 from actor_learner.environments.self_play import SelfPlayVectorEnv
-from actor_learner.environments.teams import TeamEnvironments, environments_of
+from actor_learner.environments.teams import environments_of
 from actor_learner.environments.turns import TurnGames
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.policy import Policy
-from actor_learner.policy.teams import ExportedTeam
 from actor_learner.system.machine import current_core
 from actor_learner.system.types import Array, Leaves
 
@@ -71,15 +71,15 @@ class Startup:
 
     def make_policies(
         self,
-        exported: ExportedPolicy | ExportedTeam,
-        environments: Environments | TeamEnvironments,
+        exported: Mapping[str, ExportedPolicy],
+        environments: Mapping[str, Environments],
         step_graph: LoadedGraph | None = None,
     ) -> list[Policy]:
-        """Return the policies of the environments: one, or one for each part, with random streams of its own."""
-        if isinstance(exported, ExportedPolicy):
-            return [self.make_policy(exported, step_graph)]
-        parts = zip(exported.parts.values(), environments.parts, strict=True)
-        return [self._of_role(role, part.num_envs).make_policy(policy) for role, (policy, part) in enumerate(parts)]
+        """Return the policy of each of the environments, with random streams of its own."""
+        return [
+            self._of_role(role, own.num_envs).make_policy(exported[name], step_graph)
+            for role, (name, own) in enumerate(environments.items())
+        ]
 
     def _of_role(self, role: int, num_envs: int) -> Startup:
         """Return the description of one of several policies, which has so many of the actor's rows."""
@@ -125,15 +125,16 @@ class Stopped(Exception):
     """The error of an unroll that is given up because the pool is closing."""
 
 
-def make_environments(factory: EnvFactory, startup: Startup) -> Environments | TeamEnvironments:
-    """Make and reset an actor's environments. Raises EnvError if it fails."""
+def make_environments(factory: EnvFactory, startup: Startup) -> dict[str, Environments]:
+    """Make and reset an actor's environments, by the policies' names. Raises EnvError if it fails."""
     seed = startup.env_seed()
     vector_env = factory.make(startup.num_envs, seed)
     names = ("autoreset_mode", "info_keys", "actor", "terminal_observations")
     options: dict[str, Any] = {name: getattr(startup, name) for name in names}
     try:
         environments = environments_of(vector_env, factory.name, **options)
-        environments.reset(seed)
+        for each in environments.values():
+            each.reset(seed)
         return environments
     except BaseException:
         with contextlib.suppress(Exception):  # the first error counts
@@ -347,26 +348,24 @@ class _Role:
 class Actor:
     """Environments and policies that fill columns of an arena.
 
-    policies: one, or one for each policy that plays in the environments, in their order.
+    policies: one for each of the environments, in their order.
     """
 
     def __init__(
         self,
         startup: Startup,
-        environments: Environments | TeamEnvironments,
+        environments: Mapping[str, Environments],
         policies: Sequence[Policy],
         parts: ArenaParts,
     ) -> None:
-        if isinstance(environments.vector_env, TurnGames) and parts.steps:
+        self._environments = list(environments.values())
+        if isinstance(self._environments[0].vector_env, TurnGames) and parts.steps:
             text = "In a game whose agents take turns, only actors act, unless it has `self_play`"
             raise ApiError(f"{text}. Received: acting='device'")
-        self._environments = environments
-        rows = sum(part.num_envs for part in environments.parts)
+        rows = sum(own.num_envs for own in self._environments)
         self._roles = [
-            _Role(startup, part, policy, blocks, (part.num_envs, rows), parts.opponents)
-            for part, policy, *blocks in zip(
-                environments.parts, policies, *(block.parts for block in parts.blocks), strict=True
-            )
+            _Role(startup, own, policy, blocks, (own.num_envs, rows), parts.opponents)
+            for own, policy, *blocks in zip(self._environments, policies, *parts.blocks, strict=True)
         ]
         self.error: Exception | None = None  # of an environment that ended the last unroll early
         self._slots, self._stop = parts.slots, parts.stop_words.data
@@ -381,7 +380,7 @@ class Actor:
         started = time.perf_counter()
         for call in calls:
             try:
-                self._environments.call(call)
+                self._environments[0].call(call)
             except CallError as error:
                 if not call.optional:
                     raise
@@ -419,8 +418,8 @@ class Actor:
 
     def _together(self, assignment: Assignment) -> Times:
         """Run the unrolls of all policies in lock step: their environments step once all have given their actions."""
-        environments = self._environments
-        assert isinstance(environments, TeamEnvironments)
+        vector_env = self._environments[0].vector_env
+        assert isinstance(vector_env, AgentsVectorEnv)
         stop = list(self._stop)  # as all unrolls see it in one step
         first, *others = self._roles
         unrolls = [first.unroll(assignment, stop, self._heartbeat)]
@@ -436,7 +435,7 @@ class Actor:
                     results.append(end.value)
             if results:
                 break
-            environments.offer(actions)
+            vector_env.games.offer(actions)
         error = next((times.error for times in results if times.error is not None), None)
         if error is not None:  # of one policy's part: those that wait for their next step end with it
             for unroll in waiting:

@@ -17,6 +17,7 @@ from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Calls
 from actor_learner.environments.errors import EnvError
+from actor_learner.system.policies import of_one
 from actor_learner.system.types import Array
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ class ArenaActors(ActorGroup):
         self._spaces = self._spaces or spaces
         if spaces != self._spaces:
             text = "Every actor must build environments of the same spaces."
-            raise EnvError(f"{text} Received: {self._spaces} at first, {spaces} {place}")
+            raise EnvError(f"{text} Received: {of_one(self._spaces)} at first, {of_one(spaces)} {place}")
 
     def wait(self, seconds: float) -> None:
         if not self._wait(self._schedule.complete, seconds):

@@ -8,14 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from actor_learner.actors.transport.batches import AnyBlock, AnyLayout, BlockLayout, TeamLayout, share_of
+from actor_learner.actors.transport.batches import BlockLayout, Blocks, share_of
 from actor_learner.actors.transport.messages import Done
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.policy.teams import ExportedTeam
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.teams import TeamSpaces
 from actor_learner.spaces.trajectory import TrajectorySpec
 from actor_learner.system.types import Array
 
@@ -68,11 +66,11 @@ class HostStatus(NamedTuple):
 class Plan:
     """The work of a group: the batches that it fills, and the policy that it fills them with."""
 
-    layout: AnyLayout  # the fields of a batch, the columns of all actors included
+    layouts: tuple[BlockLayout, ...]  # the fields of each policy's batches, the columns of all actors included
     env_counts: Sequence[int]  # the number of environments of each actor
     num_blocks: int  # batches that exist at a time, the one that the learner reads included
     num_versions: int  # versions of the weights that actors read at a time, at most
-    exported: ExportedPolicy | ExportedTeam  # the policy, or several, with version 0 of the weights
+    exported: Mapping[str, ExportedPolicy]  # the policies by name, with version 0 of the weights
     step: DeviceStep | None = None  # acts for all actors in their place
     num_opponents: int = 0  # frozen versions of the weights that exist at a time
 
@@ -80,48 +78,34 @@ class Plan:
     def of(
         cls,
         settings: PoolSettings,
-        spaces: Spaces | TeamSpaces,
-        exported: ExportedPolicy | ExportedTeam,
+        spaces: Mapping[str, Spaces],
+        exported: Mapping[str, ExportedPolicy],
         env_counts: Sequence[int],
         step: DeviceStep | None = None,
     ) -> Plan:
-        layout: AnyLayout
-        if isinstance(spaces, TeamSpaces):
-            assert isinstance(exported, ExportedTeam)
-            shares, rows = tuple(spaces.shares.values()), sum(env_counts)
-            layouts = [
-                _layout(settings, part, policy, *share_of(share, sum(shares), rows))
-                for part, policy, share in zip(spaces.parts.values(), exported.parts.values(), shares, strict=True)
-            ]
-            layout = TeamLayout(tuple(layouts), shares)
-        else:
-            assert isinstance(exported, ExportedPolicy)
-            layout = _layout(settings, spaces, exported, sum(env_counts))
+        layouts, of_game = [], sum(own.share for own in spaces.values())
+        for name, own in spaces.items():
+            (num_envs,) = share_of(own.share, of_game, sum(env_counts))
+            sizes = {"unroll_length": settings.unroll_length, "num_envs": num_envs}
+            spec = TrajectorySpec.from_spaces(own, **sizes, state_shapes=exported[name].state_shapes)
+            layouts.append(BlockLayout.of(spec, settings.recorded_keys))
         lag = settings.max_policy_lag
         num_versions = len(env_counts) if lag > 1 else lag + 1
         # An assignment in progress may name versions that were dropped by one change of the table for each version.
         num_opponents = 0 if settings.self_play is None else settings.self_play.size + lag + 2
-        return cls(layout, env_counts, lag + 1, num_versions, exported, step, num_opponents)
+        return cls(tuple(layouts), env_counts, lag + 1, num_versions, exported, step, num_opponents)
 
     @property
     def one_policy(self) -> ExportedPolicy:
         """The policy of a plan that has only one."""
-        assert isinstance(self.exported, ExportedPolicy)
-        return self.exported
+        (exported,) = self.exported.values()
+        return exported
 
     @property
     def one_layout(self) -> BlockLayout:
         """The layout of a plan that has only one policy."""
-        assert isinstance(self.layout, BlockLayout)
-        return self.layout
-
-
-def _layout(settings: PoolSettings, spaces: Spaces, exported: ExportedPolicy, num_envs: int) -> BlockLayout:
-    """Return the layout of a policy's batches of so many columns."""
-    states = exported.state_shapes
-    rows = settings.unroll_length
-    spec = TrajectorySpec.from_spaces(spaces, unroll_length=rows, num_envs=num_envs, state_shapes=states)
-    return BlockLayout.of(spec, settings.recorded_keys)
+        (layout,) = self.layouts
+        return layout
 
 
 class ColumnSchedule(Protocol):
@@ -180,15 +164,15 @@ class ActorGroup(Protocol):
         """Start the actors. The constructor doesn't, so that a caller who is interrupted here can still `close`."""
 
     @abc.abstractmethod
-    def spaces(self, seconds: float) -> Spaces | TeamSpaces:
-        """Return the spaces of the environments once all actors have made and reset theirs.
+    def spaces(self, seconds: float) -> dict[str, Spaces]:
+        """Return the spaces of each policy's environments, by its name, once all actors have made and reset theirs.
 
         Raises EnvError if an environment can't be made or reset, or if the actors' spaces differ; TimeoutError if some
         actors aren't ready after so many seconds.
         """
 
     @abc.abstractmethod
-    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[AnyBlock]:
+    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[Blocks]:
         """Allocate the memory that the plan asks for and give the actors the policy.
 
         From then on the group calls `schedule.finish` for each finished unroll. Returns the blocks, in the order of the
@@ -197,7 +181,7 @@ class ActorGroup(Protocol):
 
     @abc.abstractmethod
     def publish(self, weights: Array) -> None:
-        """Copy the next version of the weights, a float32 vector as in `ExportedPolicy.weights`, for the actors."""
+        """Copy the next version of all policies' weights, one float32 vector, for the actors."""
 
     @abc.abstractmethod
     def assign(self, actor: int, batch: int, block: int, start: int) -> None:

@@ -10,14 +10,12 @@ from actor_learner.actors.actor import Actor, Startup, make_environments
 from actor_learner.actors.device_acting import RemoteStep, SharedStep
 from actor_learner.actors.group import ActorGroup, ColumnSchedule, Plan
 from actor_learner.actors.transport.arena_memory import ArenaMemory
-from actor_learner.actors.transport.batches import AnyBlock
+from actor_learner.actors.transport.batches import Blocks
 from actor_learner.actors.transport.messages import Assignment
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory
-from actor_learner.environments.teams import TeamEnvironments
-from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.teams import TeamSpaces, spaces_from_json
+from actor_learner.spaces.spaces import Spaces, spaces_from_json, spaces_to_json
 from actor_learner.system.types import Array
 
 
@@ -27,7 +25,7 @@ class LocalActors(ActorGroup):
     It fills its columns in `wait`, however long that takes. An exception there is the environment's own.
     """
 
-    _environments: Environments | TeamEnvironments
+    _environments: dict[str, Environments]
     _actor: Actor | None = None
     _schedule: ColumnSchedule
     _step: SharedStep | None = None
@@ -41,12 +39,14 @@ class LocalActors(ActorGroup):
 
     def start(self) -> None:
         self._environments = make_environments(self._factory, self._startup)
-        self._undo.callback(self._environments.close)
+        for environments in self._environments.values():
+            self._undo.callback(environments.close)
 
-    def spaces(self, seconds: float) -> Spaces | TeamSpaces:
-        return spaces_from_json(self._environments.spaces.to_json())  # as they arrive from a process
+    def spaces(self, seconds: float) -> dict[str, Spaces]:
+        found = {name: environments.spaces for name, environments in self._environments.items()}
+        return spaces_from_json(spaces_to_json(found))  # as they arrive from a process
 
-    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[AnyBlock]:
+    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[Blocks]:
         self._schedule = schedule
         self._memory.allocate(plan)
         memory, step_graph = self._memory, None
@@ -73,7 +73,7 @@ class LocalActors(ActorGroup):
 
     def call(self, call: Call) -> None:
         if not call.optional:
-            self._environments.check_call(call)
+            next(iter(self._environments.values())).check_call(call)
         super().call(call)
 
     def assign(self, actor: int, batch: int, block: int, start: int) -> None:

@@ -13,7 +13,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from actor_learner.actors.group import ActorError, ActorGroup, ColumnSchedule, H
 from actor_learner.actors.local import LocalActors
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.scheduling import FreeRunning, LockStep
-from actor_learner.actors.transport.batches import AnyBlock, BlockLayout
+from actor_learner.actors.transport.batches import BlockLayout, Blocks
 from actor_learner.actors.transport.messages import Done
 from actor_learner.actors.transport.weights import check_finite
 from actor_learner.config.policies import rule_of, seed_of
@@ -34,23 +34,18 @@ from actor_learner.environments.calls import make_call
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.self_play import Seats
 from actor_learner.environments.teams import PolicyOf
-from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.policy.teams import ExportedTeam
+from actor_learner.policy.exported import ExportedPolicy, vector_of
 from actor_learner.spaces.jax_env import steps_on_device
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import OWN_KEY
-from actor_learner.spaces.teams import TeamSpaces
 from actor_learner.spaces.trajectory import Trajectories, Trajectory, nest
 from actor_learner.system.keras_import import import_keras, keras_backend
+from actor_learner.system.policies import ONLY_POLICY, of_one
 from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
     import keras
 
-T = TypeVar("T")
-
-ONLY_POLICY = "policy"
-"""The name of a pool's policy where there is only one."""
 
 _logger = logging.getLogger(__name__)
 
@@ -60,7 +55,7 @@ class PoolPolicy:
     """A policy in a pool.
 
     Attributes:
-        name: Its name; "policy" where there is only one.
+        name: Its name; "" where there is only one.
         network: The Keras network, as built.
         spaces: The spaces of one environment, or of each of its agents.
         share: Its part of a game's agents.
@@ -215,7 +210,7 @@ class ActorPool:
         self.restarts: list[Restart] = []
         self._opponents: set[int] = set()
         self._newest_opponent = -1  # of all that were ever frozen
-        self._blocks: Sequence[AnyBlock] = ()
+        self._blocks: Sequence[Blocks] = ()
         self._views: dict[int, dict[str, Trajectory]] = {}
         settings = self._settings
         wrapping = settings.vectorization, settings.wrappers, settings.wrapper_kwargs
@@ -267,32 +262,27 @@ class ActorPool:
         from actor_learner.learner.acting import DeviceStep
         from actor_learner.policy.export.exporting import export_network
 
-        spaces = self._group.spaces(settings.start_timeout).gymnasium
-        self._has_several = isinstance(spaces, TeamSpaces)
-        if isinstance(spaces, TeamSpaces):
-            parts, shares, networks = spaces.parts, spaces.shares, _by_policy(network, spaces.parts)
-        else:
-            parts, shares, networks = {ONLY_POLICY: spaces}, {ONLY_POLICY: 1}, {ONLY_POLICY: network}
-        of_game = sum(shares.values())
+        found = self._group.spaces(settings.start_timeout)
+        spaces = {name: own.gymnasium for name, own in found.items()}
+        of_game = sum(own.share for own in spaces.values())
+        given = _by_policy(network, spaces)
         networks = {
-            name: _build_network(networks[name], part, settings, backend, seed_of(settings.seed, number))
-            for number, (name, part) in enumerate(parts.items())
+            name: _build_network(given[name], own, settings, backend, seed_of(settings.seed, number))
+            for number, (name, own) in enumerate(spaces.items())
         }
-        own = {name: _policy_part(networks[name], part, settings) for name, part in parts.items()}
+        parts = {name: _policy_part(networks[name], own, settings) for name, own in spaces.items()}
         exported: dict[str, ExportedPolicy] = {}
         step = None
         with backend.device(backend.resolve_device(settings.device)):
-            for name, part in parts.items():
-                exported[name] = export_network(networks[name], part, max(counts) * shares[name] // of_game)
+            for name, own in spaces.items():
+                exported[name] = export_network(networks[name], own, max(counts) * own.share // of_game)
             self.acting = "device" if self._group.acts_on_device else settings.acting
             if self.acting == "device":
-                step = DeviceStep(networks[ONLY_POLICY], parts[ONLY_POLICY], settings.device)
-        of_plan = ExportedTeam(exported) if self._has_several else exported[ONLY_POLICY]
-        plan = Plan.of(settings, spaces, of_plan, counts, step)
-        self._exported = of_plan
+                step = DeviceStep(networks[ONLY_POLICY], spaces[ONLY_POLICY], settings.device)
+        plan = Plan.of(settings, spaces, exported, counts, step)
         self.policies = tuple(
-            PoolPolicy(name, networks[name], part, shares[name] / of_game, exported[name], layout, *own[name])
-            for (name, part), layout in zip(parts.items(), plan.layout.parts, strict=True)
+            PoolPolicy(name, networks[name], own, own.share / of_game, exported[name], layout, *parts[name])
+            for (name, own), layout in zip(spaces.items(), plan.layouts, strict=True)
         )
         lag = settings.max_policy_lag
         kind = FreeRunning if lag > 1 else LockStep
@@ -300,12 +290,8 @@ class ActorPool:
         self._schedule: ColumnSchedule = kind(self._group, counts, lag=lag, first_alone=waits)
         self._blocks = self._group.begin(plan, self._schedule)
 
-    def _of_policies(self, found: Mapping[str, T]) -> Any:
-        """Return the only policy's value, or the dict of all policies' values."""
-        return dict(found) if self._has_several else found[ONLY_POLICY]
-
     def _batch(self, found: Mapping[str, Trajectory]) -> Any:
-        return Trajectories(found) if self._has_several else found[ONLY_POLICY]
+        return of_one(Trajectories(found))
 
     def _of_block(self, index: int) -> dict[str, Trajectory]:
         """Return a block's trajectory for each policy: the same views on its memory each time, but on a device."""
@@ -315,15 +301,15 @@ class ActorPool:
                 self._views[index] = found
         return found
 
-    def _trajectories(self, block: AnyBlock, *, blank: bool = False) -> dict[str, Trajectory]:
-        """Return a block's trajectory for each policy, or zeros in their shapes."""
+    def _trajectories(self, blocks: Blocks, *, blank: bool = False) -> dict[str, Trajectory]:
+        """Return the trajectory of each policy's block, or zeros in their shapes."""
         return {
-            policy.name: nest(part.blank_views() if blank else part.views(), policy.spaces, part.trajectory_type)
-            for policy, part in zip(self.policies, block.parts, strict=True)
+            policy.name: nest(block.blank_views() if blank else block.views(), policy.spaces, block.trajectory_type)
+            for policy, block in zip(self.policies, blocks, strict=True)
         }
 
     def _attribute(self, name: str) -> Any:
-        return self._of_policies({policy.name: getattr(policy, name) for policy in self.policies})
+        return of_one({policy.name: getattr(policy, name) for policy in self.policies})
 
     network = property(lambda self: self._attribute("network"))
     observation_space = property(lambda self: self._attribute("observation_space"))
@@ -453,8 +439,8 @@ class ActorPool:
                     index, done = self._schedule.take()
                 self._check_written(self._blocks[index])
             self._take_restarts()
-            blocks = zip(self.policies, self._blocks[index].parts, strict=True)
-            self.episodes = self._of_policies({policy.name: block.episodes() for policy, block in blocks})
+            blocks = zip(self.policies, self._blocks[index], strict=True)
+            self.episodes = of_one({policy.name: block.episodes() for policy, block in blocks})
             if self._settings.self_play is not None:
                 self.results = _taken(self.episodes, kept=self._settings.info_keys)
             self.timings, self.unrolls = _fractions(done), done
@@ -498,12 +484,12 @@ class ActorPool:
         for restart in restarts:
             _logger.warning("\n".join(filter(None, (str(restart), restart.details))))
 
-    def _check_written(self, block: AnyBlock) -> None:
-        for policy, part in zip(self.policies, block.parts, strict=True):
-            if (place := part.unwritten()) is not None:
+    def _check_written(self, blocks: Blocks) -> None:
+        for policy, block in zip(self.policies, blocks, strict=True):
+            if (place := block.unwritten()) is not None:
                 row, column = place
                 first = [start * policy.share for start in first_envs(self._env_counts)]
-                actor = bisect.bisect(first, part.arrays["env_index"][column]) - 1
+                actor = bisect.bisect(first, block.arrays["env_index"][column]) - 1
                 text = f"Actor {actor} didn't write row {row} of column {column}."
                 raise ActorError(f"{text} Received: behaviour_log_prob=nan", actor)
 
@@ -520,7 +506,7 @@ class ActorPool:
             ActorError: An actor has failed since the last `collect()`.
         """
         self._check()
-        vector = self._exported.as_vector(weights)  # type: ignore[arg-type]
+        vector = vector_of({policy.name: policy.exported for policy in self.policies}, weights)
         shapes = [shape for policy in self.policies for shape in policy.exported.weight_shapes]
         check_finite(vector, shapes)
         self._group.publish(vector)
@@ -591,8 +577,10 @@ def _import_learner_side() -> Any:
 
 
 def _by_policy(network: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return the argument `network` for each policy. Raises ValueError unless it is a dict by their names."""
+    """Return the argument `network` for each policy. Raises ValueError unless it is a dict by several's names."""
     names = list(names)
+    if ONLY_POLICY in names:
+        return {ONLY_POLICY: network}
     if network is None:
         return dict.fromkeys(names)
     if not isinstance(network, Mapping) or set(network) - set(names):

@@ -211,7 +211,7 @@ class Part:
 
     def __init__(self, work: Work, arena: Arena) -> None:
         startup = work.startup
-        (self._environments,) = make_environments(pickle.loads(work.factory), startup).parts  # noqa: S301
+        (self._environments,) = make_environments(pickle.loads(work.factory), startup).values()  # noqa: S301
         self._observation = self._environments.observation
         self._policy = startup.make_policy(work.exported)
         first, last = startup.first_env, startup.first_env + startup.num_envs

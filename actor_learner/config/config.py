@@ -41,7 +41,7 @@ from actor_learner.system import fields as checks
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.hub import is_on_hub
 from actor_learner.system.keras_import import BACKENDS, use_backend
-from actor_learner.system.policy_folders import POLICIES_FOLDER
+from actor_learner.system.policies import POLICIES_FOLDER
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 

@@ -73,6 +73,11 @@ class ParallelGames:
             self._start(number, seed=None if seed is None else seed + first, options=options)
             first += len(agents)
 
+    def offer(self, actions: Sequence[Any]) -> None:
+        """Give the actions of all vector environments, before each of them steps its own part."""
+        for member, own in zip(self._members, actions, strict=True):
+            member.offer(own)
+
     def play(self) -> None:
         """Step all games, if all environments have given their actions. What they raise, each environment gets."""
         waiting = [member for member in self._members if member.choices is None]

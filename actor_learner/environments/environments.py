@@ -73,6 +73,7 @@ class Environments:
         info_keys: Numeric entries of the last step's `info` to report with each episode.
         terminal_observations: Whether last observations of terminated episodes are given, too.
         actor, name: The actor's number and the environment's name (by default its id), for messages.
+        share: As of `Spaces`.
 
     Raises EnvError for unsupported spaces, or no autoreset mode.
     """
@@ -86,6 +87,7 @@ class Environments:
         terminal_observations: bool = False,
         actor: int | None = None,
         name: str | None = None,
+        share: int = 1,
     ) -> None:
         self.vector_env = vector_env
         self.num_envs = vector_env.num_envs
@@ -93,7 +95,7 @@ class Environments:
         self.observation_space = vector_env.single_observation_space
         self.action_space = vector_env.single_action_space
         # With masks in `infos`, `masked` becomes True at the first reset.
-        self.spaces = Spaces(self.observation_space, self.action_space)
+        self.spaces = Spaces(self.observation_space, self.action_space, share=share)
         self.name = name or _name(vector_env)
         self._actor = actor
         try:
@@ -122,11 +124,6 @@ class Environments:
         self._endless_at = math.inf if actor else ENDLESS_STEPS
         if not actor:
             self._warn_of_normalization()
-
-    @property
-    def parts(self) -> tuple[Environments, ...]:
-        """The environments of each policy: there is one."""
-        return (self,)
 
     @property
     def observation(self) -> Leaves:

@@ -11,11 +11,10 @@ from gymnasium.vector import AutoresetMode
 
 from actor_learner.environments.agents import AgentsVectorEnv, ParallelGames
 from actor_learner.environments.autoreset import AnyVectorEnv
-from actor_learner.environments.calls import Call
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError, describe_error
 from actor_learner.environments.games import Agent
-from actor_learner.spaces.teams import TeamSpaces
+from actor_learner.system.policies import ONLY_POLICY
 
 
 @dataclass(frozen=True)
@@ -86,51 +85,14 @@ class TeamGames(AnyVectorEnv):
         self._games.close()
 
 
-class TeamEnvironments:
-    """The environments of several policies, which step together.
+def environments_of(vector_env: AnyVectorEnv, name: str, **options: Any) -> dict[str, Environments]:
+    """Return the environments of a factory's vector environment, by the policies' names. Several step together.
 
-    parts: those of each policy, in the order of `names`.
+    options: as for `Environments`.
     """
-
-    def __init__(self, vector_env: TeamGames, name: str, **options: Any) -> None:
-        self.vector_env, self.num_envs, self.name = vector_env, vector_env.num_envs, name
-        self.names = tuple(vector_env.members)
-        self.parts = tuple(
-            Environments(member, name=f"{name} ({policy})", **options) for policy, member in vector_env.members.items()
-        )
-
-    @property
-    def spaces(self) -> TeamSpaces:
-        """The spaces of each policy, and how many agents of a game it plays."""
-        return TeamSpaces(
-            {name: part.spaces for name, part in zip(self.names, self.parts, strict=True)}, self.vector_env.shares
-        )
-
-    def reset(self, seed: int | None = None) -> None:
-        """Reset all games."""
-        for part in self.parts:
-            part.reset(seed)
-
-    def offer(self, actions: Sequence[Any]) -> None:
-        """Give the actions of all policies, before each of them steps its own part."""
-        for member, action in zip(self.vector_env.members.values(), actions, strict=True):
-            member.offer(action)
-
-    def call(self, call: Call) -> None:
-        """Refuse to call a method: games have no environments whose methods could be called."""
-        self.parts[0].call(call)
-
-    def check_call(self, call: Call) -> None:
-        """Raise CallError, an EnvError, as `call` does."""
-        self.parts[0].check_call(call)
-
-    def close(self) -> None:
-        for part in self.parts:
-            part.close()
-
-
-def environments_of(vector_env: AnyVectorEnv, name: str, **options: Any) -> Environments | TeamEnvironments:
-    """Return the environments of a factory's vector environment. options: as for `Environments`."""
-    if isinstance(vector_env, TeamGames):
-        return TeamEnvironments(vector_env, name, **options)
-    return Environments(vector_env, name=name, **options)
+    if not isinstance(vector_env, TeamGames):
+        return {ONLY_POLICY: Environments(vector_env, name=name, **options)}
+    return {
+        policy: Environments(member, name=f"{name} ({policy})", share=vector_env.shares[policy], **options)
+        for policy, member in vector_env.members.items()
+    }

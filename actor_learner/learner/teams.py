@@ -14,7 +14,7 @@ from actor_learner.learner.learner import Learner
 from actor_learner.networks.saving import save_network
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.files import Entry, write_folder_atomically
-from actor_learner.system.policy_folders import policy_folder
+from actor_learner.system.policies import policy_folder
 from actor_learner.system.types import Array
 
 

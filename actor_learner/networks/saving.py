@@ -18,7 +18,7 @@ import numpy as np
 
 from actor_learner.system.files import DamagedError, has_manifest, one_line, read_arrays, read_folder, write_atomically
 from actor_learner.system.hub import local_path
-from actor_learner.system.policy_folders import named_policies
+from actor_learner.system.policies import named_policies
 from actor_learner.system.types import Array
 from actor_learner.system.untrusted import check_network_file
 

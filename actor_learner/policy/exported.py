@@ -25,6 +25,7 @@ from actor_learner.system.files import (
     unstamped,
     write_folder_atomically,
 )
+from actor_learner.system.policies import ONLY_POLICY
 from actor_learner.system.types import Array
 from actor_learner.system.untrusted import check_graph
 
@@ -212,3 +213,20 @@ def flatten_weights(weights: Sequence[Any]) -> Array:
     if not weights:
         return np.zeros(0, np.float32)
     return np.concatenate([np.asarray(array, np.float32).reshape(-1) for array in weights])
+
+
+def vector_of(exported: Mapping[str, ExportedPolicy], weights: Any) -> Array:
+    """Return the weights of all policies as one vector: the only one's, a dict of each one's, or the vector itself.
+
+    Raises ValueError if a policy's are missing, or if their number or a shape differs from its network's.
+    """
+    if ONLY_POLICY in exported:
+        return exported[ONLY_POLICY].as_vector(weights)
+    if isinstance(weights, np.ndarray):
+        return check_array("weights", weights, (sum(own.weights.size for own in exported.values()),), dtype=np.float32)
+    if not isinstance(weights, Mapping) or weights.keys() != exported.keys():
+        received = list(weights) if isinstance(weights, Mapping) else type(weights).__name__
+        raise ValueError(
+            f"`weights` must be a dict with the weights of each policy, {list(exported)}. Received: {received}"
+        )
+    return np.concatenate([own.as_vector(weights[name]) for name, own in exported.items()])

@@ -27,7 +27,7 @@ from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.structure import Leaf
 from actor_learner.system.fields import check_count
 from actor_learner.system.hub import local_path
-from actor_learner.system.policy_folders import named_policies
+from actor_learner.system.policies import named_policies
 from actor_learner.system.types import Array, Leaves
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from actor_learner.system.files import (
     write_folder_atomically,
 )
 from actor_learner.system.hub import local_path
-from actor_learner.system.policy_folders import POLICIES_FOLDER
+from actor_learner.system.policies import POLICIES_FOLDER
 
 FORMAT = 1
 RUN_FILE = "run.json"

@@ -36,7 +36,7 @@ from actor_learner.runs.recorded_config import RecordedConfig, provenance
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.files import NewerFormatError, open_plain, parse_json, stamped, unstamped, write_atomically
 from actor_learner.system.hub import is_on_hub, local_path, with_commit
-from actor_learner.system.policy_folders import POLICIES_FOLDER
+from actor_learner.system.policies import POLICIES_FOLDER
 
 _FILES = ("config.json", "metrics.jsonl", "network.keras", "network.weights.h5", "report.html")
 _FOLDERS = ("checkpoints", "policy", "policies", "incidents", "logs")

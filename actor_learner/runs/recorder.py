@@ -24,7 +24,7 @@ from actor_learner.runs.recorded_config import WITHOUT_EFFECT, flat_config
 from actor_learner.runs.resume import Start, event_files
 from actor_learner.runs.tensorboard import EventFile
 from actor_learner.system.files import Entry, one_line
-from actor_learner.system.policy_folders import policy_folder
+from actor_learner.system.policies import policy_folder
 
 if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from actor_learner.spaces import structure
@@ -22,6 +22,7 @@ class Spaces:
     observation_space: Any  # Gymnasium's or of `kinds`; None where only actions matter, as in a Learner
     action_space: Any
     masked: bool = False  # True where each observation comes with a mask of the actions that it allows
+    share: int = 1  # the number of agents of a game that the policy plays, where several policies do
 
     @functools.cached_property
     def observation(self) -> structure.Structure:
@@ -54,10 +55,10 @@ class Spaces:
     def gymnasium(self) -> Spaces:
         """The same spaces as Gymnasium's own classes; imports Gymnasium."""
         observation = structure.to_gymnasium(self.observation_space)
-        return Spaces(observation, structure.to_gymnasium(self.action_space), self.masked)
+        return Spaces(observation, structure.to_gymnasium(self.action_space), self.masked, self.share)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the spaces as a JSON object, for `from_json`."""
+        """Return the spaces as a JSON object, for `from_json`, without the share."""
         observation, action = to_json(self.observation_space), to_json(self.action_space)
         return {"observation_space": observation, "action_space": action, "masked": self.masked}
 
@@ -66,3 +67,13 @@ class Spaces:
         """Return the spaces of `to_json`. Raises ValueError, TypeError or KeyError for anything else."""
         observation, action = from_json(description["observation_space"]), from_json(description["action_space"])
         return cls(observation, action, bool(description["masked"]))
+
+
+def spaces_to_json(spaces: Mapping[str, Spaces]) -> dict[str, Any]:
+    """Return the spaces of each policy as a JSON object, for `spaces_from_json`."""
+    return {name: [own.share, own.to_json()] for name, own in spaces.items()}
+
+
+def spaces_from_json(description: Mapping[str, Any]) -> dict[str, Spaces]:
+    """Return the spaces of `spaces_to_json`, by the policies' names."""
+    return {name: replace(Spaces.from_json(own), share=share) for name, (share, own) in description.items()}

@@ -26,6 +26,7 @@ from actor_learner.policy.exported import flatten_weights
 from actor_learner.policy.policy import Policy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import TrajectorySpec
+from actor_learner.system.policies import ONLY_POLICY
 from tests.support.counting_env import CountingEnv
 
 ROWS, ENVS = 20, 3
@@ -58,7 +59,7 @@ def plan(exported):
         Spaces(env.observation_space, env.action_space), unroll_length=ROWS, num_envs=2 * ENVS
     )
     return ArenaPlan.of(
-        BlockLayout.of(spec, ("is_success",)),
+        (BlockLayout.of(spec, ("is_success",)),),
         num_actors=2,
         num_blocks=2,
         num_slots=3,
@@ -79,7 +80,7 @@ def arena(plan):
 
 @pytest.fixture
 def block(plan, arena):
-    return plan.parts(arena).blocks[0]
+    return plan.parts(arena).blocks[0][0]
 
 
 def make_counting(mode=AutoresetMode.DISABLED, **kwargs):
@@ -199,7 +200,7 @@ def test_a_stop_word_ends_the_unroll(block, policy):
 def make_actor(exported, plan, arena, seed=0, actor=0):
     startup = Startup(ENVS, ("is_success",), None, seed, actor, actor * ENVS)
     environments = make_environments(resolve_env(CountingEnv), startup)
-    return Actor(startup, environments, startup.make_policies(exported, environments), plan.parts(arena))
+    return Actor(startup, environments, startup.make_policies({ONLY_POLICY: exported}, environments), plan.parts(arena))
 
 
 def assign(slots, batch=0, block=0):
@@ -209,7 +210,7 @@ def assign(slots, batch=0, block=0):
 def test_an_actor_acts_with_the_version_that_it_is_told(exported, plan, arena, network):
     slots = WeightSlots(plan.parts(arena).slots, flatten_weights(network.get_weights()))
     actor = make_actor(exported, plan, arena)
-    first, second = plan.parts(arena).blocks
+    (first,), (second,) = plan.parts(arena).blocks
     actor.fill(assign(slots))
     slots.publish(flatten_weights(network.get_weights()) + 1)
     done = actor.fill(assign(slots, batch=1, block=1))

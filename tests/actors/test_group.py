@@ -13,6 +13,7 @@ from actor_learner.actors.group import ActorGroup
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Done
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.system.policies import ONLY_POLICY
 
 ROWS, ACTORS, ENVS = 16, 2, 3
 
@@ -23,13 +24,13 @@ class InMemoryActors(ActorGroup):
     version = -1
 
     def spaces(self, seconds):
-        return Spaces(Box(-1, 1, (3,), np.float32), Discrete(2))
+        return {ONLY_POLICY: Spaces(Box(-1, 1, (3,), np.float32), Discrete(2))}
 
     def begin(self, plan, schedule):
         self.schedule, self.assigned, self.random = schedule, deque(), np.random.default_rng(0)
-        self.blocks = [Block.allocate(plan.layout) for _ in range(plan.num_blocks)]
-        self.publish(plan.exported.weights)
-        return self.blocks
+        self.blocks = [Block.allocate(plan.one_layout) for _ in range(plan.num_blocks)]
+        self.publish(plan.one_policy.weights)
+        return [(block,) for block in self.blocks]
 
     def publish(self, weights):
         self.version, self.weights = self.version + 1, weights.copy()

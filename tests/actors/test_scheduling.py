@@ -29,8 +29,8 @@ class Simulation:
         self.num_actors, self.lag, self.counts = num_actors, lag, [ENVS] * num_actors
         self.memory = ArenaMemory()
         exported = SimpleNamespace(weights=np.zeros(1, np.float32))
-        self.memory.allocate(Plan(layout, self.counts, lag + 1, max(num_actors, lag + 1), exported))
-        self.blocks = self.memory.blocks
+        self.memory.allocate(Plan((layout,), self.counts, lag + 1, max(num_actors, lag + 1), {"": exported}))
+        self.blocks = [block for (block,) in self.memory.blocks]
         self.stop_words = self.memory.plan.parts(self.memory.arena).stop_words[1:]
         self.at_work = {}
         self.updates = 0

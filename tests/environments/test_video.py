@@ -135,14 +135,15 @@ def test_a_parallel_game_in_a_video(tmp_path):
     rule = PolicyOf(("hunter", "prey"), {"hunter_*": "hunter", "*": "prey"})
     with contextlib.closing(dataclasses.replace(factory, policy_of=rule).make(3)) as vector_env:
         environments = environments_of(vector_env, "hunt")
-        environments.reset(0)
+        for part in environments.values():
+            part.reset(0)
         for _ in range(20):
             actions = [
                 policy.act(part.observation[0], action_mask=part.action_mask)
-                for policy, part in zip(policies.values(), environments.parts, strict=True)
+                for policy, part in zip(policies.values(), environments.values(), strict=True)
             ]
-            environments.offer(actions)
-            for part, action in zip(environments.parts, actions, strict=True):
+            environments["prey"].vector_env.games.offer(actions)
+            for part, action in zip(environments.values(), actions, strict=True):
                 part.step(action)
     files = sorted((tmp_path / "videos").iterdir())
     assert [frames(file)[0] for file in files] == [9, 9]

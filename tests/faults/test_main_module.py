@@ -59,7 +59,7 @@ settings = PoolSettings(start_timeout=600.0, actor_timeout=600.0, on_env_error="
 actors = ProcessActors(resolve_env(LeanEnv).dumps(), make_startups([1], settings), settings)
 try:
     actors.start()
-    print("actions:", actors.spaces(600.0).gymnasium.action_space)
+    print("actions:", actors.spaces(600.0)[""].gymnasium.action_space)
 finally:
     actors.close()
 """

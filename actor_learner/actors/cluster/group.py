@@ -29,12 +29,12 @@ from actor_learner.actors.group import TAKEOVER, ActorError, ColumnSchedule, Hos
 from actor_learner.actors.processes.child import LogFile
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.processes.restarts import REQUESTED
-from actor_learner.actors.transport.batches import AnyBlock
+from actor_learner.actors.transport.batches import Blocks
 from actor_learner.actors.transport.messages import Assignment, Done
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, encode
 from actor_learner.environments.errors import EnvError
-from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.spaces import Spaces, spaces_from_json, spaces_to_json
 
 _log = logging.getLogger("actor_learner")
 
@@ -204,7 +204,7 @@ class ClusterActors(ArenaActors):
         with self._condition:
             if self._closing or (assignment := self._assignment(link, frame)) is None:
                 return
-            (block,) = self._memory.blocks[assignment.block].parts
+            (block,) = self._memory.blocks[assignment.block]
             link.writing.acquire()  # until then the columns are assigned to no other host
         try:
             self._codec.decode(content, block, assignment.start, assignment.stop)
@@ -275,16 +275,16 @@ class ClusterActors(ArenaActors):
 
     # Called by the pool
 
-    def spaces(self, seconds: float) -> Spaces:
+    def spaces(self, seconds: float) -> dict[str, Spaces]:
         in_time = self._wait(lambda: self._divided, seconds + (self._settings.ray_wait or 0.0))
         deadline = time.monotonic() + seconds
         if not (in_time and self._wait(self._are_ready, seconds)):
             raise TimeoutError(f"{self._late_hosts()} Received: start_timeout={seconds:g}")
         if self._local is not None:
             spaces = self._local.spaces(max(0.0, deadline - time.monotonic()))
-            self._compare_spaces(spaces.to_json(), "on this machine")
+            self._compare_spaces(spaces_to_json(spaces), "on this machine")
             self.check()
-        return Spaces.from_json(self._spaces)
+        return spaces_from_json(self._spaces)
 
     def _are_ready(self) -> bool:
         return all(share.link is not None for share in self._shares.all)
@@ -293,7 +293,7 @@ class ClusterActors(ArenaActors):
         late = [share.label for share in self._shares.all if share.link is None]
         return f"No host was ready in time for {', '.join(late)}." if late else "Ray named no machines in time."
 
-    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[AnyBlock]:
+    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[Blocks]:
         self._memory.allocate(plan)
         self._exported, self._codec = plan.one_policy, ColumnCodec(plan.one_layout)
         self._max_bytes = self._codec.max_bytes(max(plan.env_counts))  # of an actor's columns

@@ -29,8 +29,9 @@ from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import decode
 from actor_learner.environments.errors import EnvError
 from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.spaces import Spaces, spaces_to_json
 from actor_learner.system import __version__
+from actor_learner.system.policies import ONLY_POLICY
 
 MAX_PLAN_BYTES = 4 << 30  # the policy included
 _LINES_SECONDS = 0.2  # the interval in which output, replacements and errors are looked for
@@ -67,7 +68,7 @@ class NodeHost:
         self._counts = {startup.actor: startup.num_envs for startup in start.startups}
         self._outbox: queue.SimpleQueue[tuple[int, Done] | Exception] = queue.SimpleQueue()
         self._sender_ended = threading.Event()  # nothing more is sent
-        self._spaces: Spaces | None = None
+        self._spaces: dict[str, Spaces] = {}
         self._blocks_of: dict[tuple[int, int], int] = {}  # by actor and batch
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -135,14 +136,11 @@ class NodeHost:
                 self._group.replace([frame.actor])
 
     def _begin(self, content: Buffer) -> None:
-        assert self._spaces is not None
         self._exported = ExportedPolicy.from_contents(unpack(content))
         env_counts = [self._counts.get(actor, 0) for actor in range(max(self._counts) + 1)]
-        plan = Plan.of(self._start.settings, self._spaces, self._exported, env_counts)
+        plan = Plan.of(self._start.settings, self._spaces, {ONLY_POLICY: self._exported}, env_counts)
         self._codec = ColumnCodec(plan.one_layout)
-        self._blocks = [
-            block.parts[0] for block in self._group.begin(plan, cast(ColumnSchedule, _Outbox(self._outbox)))
-        ]
+        self._blocks = [block for (block,) in self._group.begin(plan, cast(ColumnSchedule, _Outbox(self._outbox)))]
 
     # What the learner gets
 
@@ -181,10 +179,10 @@ class NodeHost:
         deadline = time.monotonic() + self._start.settings.start_timeout
         for line in self._warnings:
             connection.send_json(Kind.LINES, [[self._start.startups[0].actor, line]])
-        while self._spaces is None:
+        while not self._spaces:
             self._send_lines(connection)
             try:
-                self._spaces = cast(Spaces, self._group.spaces(BEAT_SECONDS))
+                self._spaces = self._group.spaces(BEAT_SECONDS)
             except TimeoutError as error:
                 if time.monotonic() > deadline:
                     _send_error(connection, error)
@@ -194,7 +192,7 @@ class NodeHost:
                 self._send_lines(connection)
                 _send_error(connection, error)
                 return False
-        connection.send_json(Kind.READY, self._spaces.to_json())
+        connection.send_json(Kind.READY, spaces_to_json(self._spaces))
         return True
 
     def _send_columns(self, connection: Connection, actor: int, done: Done) -> None:

@@ -17,7 +17,14 @@ from jax.sharding import NamedSharding
 
 from actor_learner.actors.device.rollout import CHECKED, Rollout, placement
 from actor_learner.actors.group import ActorGroup, ColumnSchedule, Plan
-from actor_learner.actors.transport.batches import EPISODE_INFO, EPISODE_LENGTH, EPISODE_RETURN, Block, BlockLayout
+from actor_learner.actors.transport.batches import (
+    EPISODE_INFO,
+    EPISODE_LENGTH,
+    EPISODE_RETURN,
+    Block,
+    BlockLayout,
+    Blocks,
+)
 from actor_learner.actors.transport.messages import Done
 from actor_learner.environments.calls import Call, CallError, Calls
 from actor_learner.environments.episodes import DEFAULT_KEY
@@ -28,6 +35,7 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, has_mask_leaf
 from actor_learner.spaces.trajectory import DeviceTrajectory
 from actor_learner.system.fields import refusal
+from actor_learner.system.policies import ONLY_POLICY
 from actor_learner.system.types import Array, Tensor
 
 _OF_EPISODES = (EPISODE_INFO, EPISODE_RETURN, EPISODE_LENGTH)
@@ -93,16 +101,16 @@ class DeviceActors(ActorGroup):
         self._programs: dict[int, Any] = {}
         self._cuts = 1
 
-    def spaces(self, seconds: float) -> Spaces:
+    def spaces(self, seconds: float) -> dict[str, Spaces]:
         masked = hasattr(self._env, MASK_KEY) or has_mask_leaf(self._env.observation_space)
         found = Spaces(self._env.observation_space, self._env.action_space, masked)
         try:
             _ = found.observation, found.action
         except ValueError as error:  # they aren't supported
             raise EnvError(str(error)) from error
-        return found
+        return {ONLY_POLICY: found}
 
-    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[Block]:
+    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[Blocks]:
         exported, step, self._schedule = plan.one_policy, plan.step, schedule
         assert step is not None
         if exported.noise_hold > 1:
@@ -126,7 +134,7 @@ class DeviceActors(ActorGroup):
             self.publish(exported.weights)
         self._ended = time.perf_counter()
         self._blocks = [DeviceBlock(self._layout, self._zeros) for _ in range(plan.num_blocks)]
-        return self._blocks
+        return [(block,) for block in self._blocks]
 
     def _on_device(self) -> Any:
         return backend.device(self._device, self._devices)

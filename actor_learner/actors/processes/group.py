@@ -22,13 +22,12 @@ from actor_learner.actors.group import ActorError, ColumnSchedule, Plan, Restart
 from actor_learner.actors.processes.restarts import REQUESTED, ActorEnd, Heartbeats, RestartPolicy
 from actor_learner.actors.processes.supervisor import Supervisor
 from actor_learner.actors.transport.arena_memory import ArenaMemory
-from actor_learner.actors.transport.batches import AnyBlock
+from actor_learner.actors.transport.batches import Blocks
 from actor_learner.actors.transport.messages import Assignment, Done, Message
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import encode
 from actor_learner.environments.errors import EnvError
-from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.teams import TeamSpaces, spaces_from_json
+from actor_learner.spaces.spaces import Spaces, spaces_from_json
 from actor_learner.system.child import NO_GPU, ONE_THREAD
 from actor_learner.system.machine import available_cores
 
@@ -156,7 +155,7 @@ class ProcessActors(ArenaActors):
 
     # Called by the pool.
 
-    def spaces(self, seconds: float) -> Spaces | TeamSpaces:
+    def spaces(self, seconds: float) -> dict[str, Spaces]:
         if not self._wait(self._all_ready, seconds):
             late = [actor for actor in self._startups if actor not in self._ready]
             raise late_error(late, "made and reset the environments", "start_timeout", seconds)
@@ -165,7 +164,7 @@ class ProcessActors(ArenaActors):
     def _all_ready(self) -> bool:
         return len(self._ready) == len(self._startups)
 
-    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[AnyBlock]:
+    def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[Blocks]:
         if self._owns_memory:
             self._memory.allocate(plan)
         if plan.step is not None:

@@ -9,6 +9,7 @@ import random
 import sys
 import traceback
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.environments.calls import CallError, decode
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import ApiError, EnvError, describe_error, text_of
-from actor_learner.environments.teams import TeamEnvironments
+from actor_learner.spaces.spaces import spaces_to_json
 from actor_learner.system.aborts import show_stacks
 from actor_learner.system.machine import lower_priority
 
@@ -51,7 +52,8 @@ def main(*descriptors: str) -> None:
         environments = make_environments(pickle.loads(factory), startup)
         starting = False
         _serve(channel, Arena(arena), startup, environments)
-        environments.close()
+        for each in environments.values():
+            each.close()
     except _PoolGoneError:
         sys.exit(0)
     except BaseException as error:
@@ -61,10 +63,10 @@ def main(*descriptors: str) -> None:
         gc.unfreeze()  # or frozen cycles outlive the interpreter, and ale-py reports them as leaks
 
 
-def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Environments | TeamEnvironments) -> None:
+def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Mapping[str, Environments]) -> None:
     """Send READY, and fill columns until the pool sends CLOSE."""
     inbox = _Inbox(channel)
-    channel.send(Message.READY, environments.spaces.to_json())
+    channel.send(Message.READY, spaces_to_json({name: each.spaces for name, each in environments.items()}))
     message, plan = inbox.next()
     if message is Message.CLOSE:
         return

@@ -11,7 +11,7 @@ import numpy as np
 
 from actor_learner.actors.device_acting import StepRows
 from actor_learner.actors.group import Plan
-from actor_learner.actors.transport.batches import AnyBlock, ArenaPlan
+from actor_learner.actors.transport.batches import ArenaPlan, Blocks, share_of
 from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.actors.transport.weights import WeightSlots
@@ -25,7 +25,7 @@ class ArenaMemory:
     """An arena, and the assignments that actors haven't finished. Until `allocate` it is empty, without attributes."""
 
     plan: ArenaPlan
-    blocks: list[AnyBlock]
+    blocks: list[Blocks]
     step_rows: StepRows | None = None  # where the learner's device acts
     weights: WeightSlots
     opponents: tuple[Opponent, ...] = ()  # of the columns that are assigned from now on
@@ -40,12 +40,13 @@ class ArenaMemory:
     def allocate(self, plan: Plan) -> None:
         """Reserve the memory that a plan asks for. Raises MemoryError if there is too little."""
         policy = np.frombuffer(pickle.dumps(plan.exported, pickle.HIGHEST_PROTOCOL), np.uint8)
+        weights = np.concatenate([exported.weights for exported in plan.exported.values()])
         places = self.plan = ArenaPlan.of(
-            plan.layout,
+            plan.layouts,
             num_actors=len(plan.env_counts),
             num_blocks=plan.num_blocks,
             num_slots=plan.num_versions + _SPARE_SLOTS,
-            weights_size=plan.exported.weights.size,
+            weights_size=weights.size,
             policy_size=policy.size,
             num_opponents=plan.num_opponents,
             steps=StepRows.fields(plan.one_policy, sum(plan.env_counts)) if plan.step is not None else {},
@@ -57,7 +58,7 @@ class ArenaMemory:
         parts.heartbeats.fill(0)
         parts.policy[...] = policy
         self.heartbeats = parts.heartbeats[:, 0]
-        self.weights = WeightSlots(parts.slots, plan.exported.weights)
+        self.weights = WeightSlots(parts.slots, weights)
         self._frozen = parts.opponents
         self.blocks = parts.blocks
         if parts.steps:
@@ -77,7 +78,7 @@ class ArenaMemory:
         version = self.weights.hold_newest()
         assignment = Assignment(batch, block, start, start + self._env_counts[actor], *version, self.opponents)
         self._pending[actor][batch] = assignment
-        self.blocks[block].erase(assignment.start, assignment.stop)
+        self._erase(assignment)
         return assignment
 
     def finish(self, actor: int, batch: int) -> None:
@@ -131,8 +132,14 @@ class ArenaMemory:
         """Erase the columns that an actor hasn't finished and return their assignments, the oldest first."""
         assignments = list(self._pending[actor].values())
         for assignment in assignments:
-            self.blocks[assignment.block].erase(assignment.start, assignment.stop)
+            self._erase(assignment)
         return assignments
+
+    def _erase(self, assignment: Assignment) -> None:
+        """Mark every row of an assignment's columns, which are counted over all policies, as unwritten."""
+        for block in self.blocks[assignment.block]:
+            share = block.layout.spec.num_envs, sum(self._env_counts)
+            block.erase(*share_of(*share, assignment.start, assignment.stop))
 
     def end_early(self, block: int) -> None:
         """End the unrolls in a block after the env step that each is in."""

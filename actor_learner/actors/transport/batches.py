@@ -38,15 +38,6 @@ class BlockLayout:
         episode_fields = [EPISODE_RETURN, EPISODE_LENGTH, *(EPISODE_INFO + key for key in info_keys)]
         return cls(spec, tuple(info_keys), *_place(spec.fields() | dict.fromkeys(episode_fields, (shape, number))))
 
-    @property
-    def parts(self) -> tuple[BlockLayout, ...]:
-        """The layouts of each policy: there is one."""
-        return (self,)
-
-    def block(self, arena: Arena, offset: int) -> Block:
-        """Return a block on the bytes of an arena from `offset` on."""
-        return Block.in_arena(self, arena, offset)
-
 
 @dataclass(frozen=True)
 class ActorColumns:
@@ -117,11 +108,6 @@ class Block:
 
     trajectory_type: type[Trajectory] = Trajectory
 
-    @property
-    def parts(self) -> tuple[Block, ...]:
-        """The blocks of each policy: there is one."""
-        return (self,)
-
     def columns(self, start: int, stop: int) -> ActorColumns:
         views = {name: columns_of(name, array, start, stop) for name, array in self.arrays.items()}
         info = {key: views.pop(EPISODE_INFO + key) for key in self.layout.info_keys}
@@ -162,47 +148,13 @@ class Block:
         return episodes
 
 
-@dataclass(frozen=True)
-class TeamLayout:
-    """The blocks of several policies side by side: a policy with `share` of the agents has that share of the columns.
-
-    shares: of each policy, in agents of a game.
-    """
-
-    parts: tuple[BlockLayout, ...]
-    shares: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of the blocks together."""
-        return sum(part.size for part in self.parts)
-
-    def block(self, arena: Arena, offset: int) -> TeamBlock:
-        """Return the blocks on the bytes of an arena from `offset` on."""
-        offsets = itertools.accumulate((part.size for part in self.parts), initial=offset)
-        blocks = (part.block(arena, place) for part, place in zip(self.parts, offsets, strict=False))
-        return TeamBlock(self, tuple(blocks))
-
-
-class TeamBlock:
-    """The blocks of one batch, one for each policy."""
-
-    def __init__(self, layout: TeamLayout, parts: tuple[Block, ...]) -> None:
-        self.layout, self.parts = layout, parts
-
-    def erase(self, start: int, stop: int) -> None:
-        """Mark every row of the columns `[start, stop)`, counted over all policies, as unwritten."""
-        for part, share in zip(self.parts, self.layout.shares, strict=True):
-            part.erase(*share_of(share, sum(self.layout.shares), start, stop))
+Blocks = tuple[Block, ...]
+"""The blocks of a batch: one for each policy."""
 
 
 def share_of(share: int, of: int, *columns: int) -> tuple[int, ...]:
     """Return a policy's numbers for numbers of columns of all policies, which have whole games."""
     return tuple(column * share // of for column in columns)
-
-
-AnyLayout = BlockLayout | TeamLayout
-AnyBlock = Block | TeamBlock
 
 
 class ArenaParts(NamedTuple):
@@ -214,14 +166,14 @@ class ArenaParts(NamedTuple):
     slots: Array  # `[num_slots, weights_size]` float32
     opponents: Array  # `[num_opponents, weights_size]` float32, frozen versions of the weights
     steps: dict[str, Array]  # by which actors have the learner's device act, by their names; see `StepRows`
-    blocks: list[AnyBlock]
+    blocks: list[Blocks]
 
 
 @dataclass(frozen=True)
 class ArenaPlan:
     """The places in an arena: of the stop words, the heartbeats, the policy, the weight slots and the blocks."""
 
-    layout: AnyLayout
+    layouts: tuple[BlockLayout, ...]  # of each policy's blocks, which lie side by side
     num_blocks: int
     places: Places
     size: int  # bytes of the arena
@@ -229,7 +181,7 @@ class ArenaPlan:
     @classmethod
     def of(
         cls,
-        layout: AnyLayout,
+        layouts: tuple[BlockLayout, ...],
         *,
         num_actors: int,
         num_blocks: int,
@@ -255,13 +207,16 @@ class ArenaPlan:
                 **{_STEPS + name: field for name, field in steps.items()},
             }
         )
-        return cls(layout, num_blocks, places, offset + num_blocks * layout.size)
+        return cls(layouts, num_blocks, places, offset + num_blocks * sum(layout.size for layout in layouts))
 
     def parts(self, arena: Arena) -> ArenaParts:
         arrays = {name: arena.array(*place) for name, place in self.places.items()}
         steps = {name.removeprefix(_STEPS): arrays.pop(name) for name in self.places if name.startswith(_STEPS)}
-        offsets = range(self.size - self.num_blocks * self.layout.size, self.size, self.layout.size)
-        blocks = [self.layout.block(arena, offset) for offset in offsets]
+        *ends, size = itertools.accumulate(layout.size for layout in self.layouts)
+        blocks = [
+            tuple(Block.in_arena(own, arena, start + end) for own, end in zip(self.layouts, (0, *ends), strict=True))
+            for start in range(self.size - self.num_blocks * size, self.size, size)
+        ]
         return ArenaParts(**arrays, steps=steps, blocks=blocks)
 
 

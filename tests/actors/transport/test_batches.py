@@ -25,7 +25,7 @@ def make_spec(observation_space=None, action_space=None, unroll_length=5, num_en
 
 def make_plan(spec=None, **changes):
     sizes = {"num_actors": 2, "num_blocks": 2, "num_slots": 3, "weights_size": 10, "policy_size": 100, "steps": {}}
-    return ArenaPlan.of(BlockLayout.of(spec or make_spec(), KEYS), **sizes | changes)
+    return ArenaPlan.of((BlockLayout.of(spec or make_spec(), KEYS),), **sizes | changes)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_the_parts_of_an_arena_do_not_overlap(arena):
     arena.reserve(plan.size)
     views = plan.parts(arena)
     parts = [views.stop_words, views.policy, views.slots]
-    for block in views.blocks:
+    for (block,) in views.blocks:
         parts += block.arrays.values()
     for part in parts:
         part[...] = 0
