@@ -36,7 +36,7 @@ from actor_learner.spaces.validate import warn_of_narrow_bounds
 from actor_learner.system import compile_cache
 from actor_learner.system.files import one_line
 from actor_learner.system.machine import learner_cores, renew_suggestion, size_text
-from actor_learner.system.policies import policy_folder
+from actor_learner.system.policies import of_one, policy_folder
 
 if TYPE_CHECKING:
     import keras
@@ -57,7 +57,7 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     resolve_env(**config.env_arguments)
     check_listens(config.ray_address)
     check_memory(config.local_actors)
-    for each in config.of_policies.values() or [config]:
+    for each in config.of_policies.values():
         each.algorithm.check_batch(batch_rows(config), config.all_steps)
     if config.deterministic_ops:
         compile_cache.use_deterministic_ops(config.device)
@@ -83,16 +83,13 @@ def start_actors(config: TrainConfig, start: Start) -> ActorPool:
 
         return network
 
-    network: Any = network_maker(config, start.checkpoint)
-    if config.policies is not None:
-        network = {
-            name: network_maker(own, _policy_checkpoint(start.checkpoint, name))
-            for name, own in config.of_policies.items()
-        }
+    networks = {
+        name: network_maker(own, _policy_checkpoint(start.checkpoint, name)) for name, own in config.of_policies.items()
+    }
     seed, updates = config.seed, start.state.updates
     if updates:
         seed = int(np.random.SeedSequence([seed, updates]).generate_state(1)[0])
-    return make_pool(config, network, seed=seed, logs_dir=start.run.logs)
+    return make_pool(config, of_one(networks), seed=seed, logs_dir=start.run.logs)
 
 
 def _policy_checkpoint(checkpoint: Path | None, name: str) -> Path | None:
@@ -111,8 +108,7 @@ def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | 
 
 def with_hindsight(config: TrainConfig) -> list[TrainConfig]:
     """Return the configs of the policies that learn with hindsight."""
-    configs = list(config.of_policies.values()) or [config]
-    return [each for each in configs if getattr(each.algorithm, "hindsight", None) is not None]
+    return [each for each in config.of_policies.values() if getattr(each.algorithm, "hindsight", None) is not None]
 
 
 @contextlib.contextmanager
@@ -444,7 +440,7 @@ def _return_statistics(config: TrainConfig) -> ReturnStatistics:
 def check_networks(config: TrainConfig, actors: ActorPool, run: RunDirectory) -> None:
     """Raise ValueError for a network of one's own that can't be saved."""
     for policy in actors.policies:
-        if config.of_policies.get(policy.name, config).network is not None:
+        if config.of_policies[policy.name].network is not None:
             check_can_be_saved(policy.network, run.path)
 
 
@@ -479,16 +475,13 @@ def _export_policy(policy: PoolPolicy) -> ExportedPolicy:
     return export_policy(network, policy.action_space, 1, policy.policy_space, masked=True)
 
 
-def save_result(
-    config: TrainConfig, run: RunDirectory, actors: ActorPool, exported: Mapping[str, ExportedPolicy] | None
-) -> None:
+def save_result(run: RunDirectory, actors: ActorPool, exported: Mapping[str, ExportedPolicy] | None) -> None:
     """Write a run's network, and its policy, which needs no TensorFlow; with several policies, those of each.
 
     exported: an earlier result of `export_result`, of which only the weights have to be replaced.
     """
     for policy in actors.policies:
-        name = policy.name if config.policies is not None else ""
-        folder, network = policy_folder(run.path, name), policy.policy_network
+        folder, network = policy_folder(run.path, policy.name), policy.policy_network
         folder.mkdir(parents=True, exist_ok=True)
         save_network(policy.network, folder)
         of_actors = None if exported is None else exported[policy.name]
@@ -508,11 +501,8 @@ def finished_network(config: TrainConfig, run: RunDirectory) -> Any:
     """Return the network of a run that has taken all its steps; a dict by name with several policies."""
     if not config.quiet:
         print(f"The run in {run.path} has finished: it took its {config.all_steps:,} steps.")
-    found = {
-        name: _finished_network(own, policy_folder(run.path, name))
-        for name, own in (config.of_policies or {"": config}).items()
-    }
-    return found if config.policies is not None else found[""]
+    found = {name: _finished_network(own, policy_folder(run.path, name)) for name, own in config.of_policies.items()}
+    return of_one(found)
 
 
 def _finished_network(config: TrainConfig, folder: Path) -> keras.Model:

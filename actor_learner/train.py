@@ -179,9 +179,7 @@ class _Run:
             self.recorder.close()
         finally:
             if self.recorder.ends_finite():
-                self.recorder.with_room(
-                    lambda: build.save_result(self.config, self.start.run, self.actors, self.exported)
-                )
+                self.recorder.with_room(lambda: build.save_result(self.start.run, self.actors, self.exported))
 
     def _run_callbacks(self, callbacks: Sequence[Any], epochs: int) -> RunCallbacks:
         from actor_learner.callbacks.dispatch import RunCallbacks

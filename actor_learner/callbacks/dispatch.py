@@ -15,6 +15,7 @@ from actor_learner.callbacks.base import Callback
 from actor_learner.config.references import recorded_function
 from actor_learner.runs.meter import metric_names
 from actor_learner.system.fields import misfit, refusal
+from actor_learner.system.policies import ONLY_POLICY
 
 if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool
@@ -75,7 +76,7 @@ class RunCallbacks:
         self._has_warned = False
         self.stopped_by: str | None = None
         checks.check_packages(self._callbacks)
-        if len(learner.members) > 1 or "" not in learner.members:
+        if ONLY_POLICY not in learner.members:
             checks.check_several(self._callbacks)
         for member in learner.members.values():
             checks.check_rate(self._callbacks, member.algorithm, member.optimizer)

@@ -10,6 +10,7 @@ from actor_learner.callbacks.base import Callback
 from actor_learner.system.fields import check_choice, check_number
 from actor_learner.system.machine import cgroup_limit, size_text
 from actor_learner.system.memory import MemorySampler, Usage, measure
+from actor_learner.system.policies import ONLY_POLICY
 from actor_learner.system.signals import stop_requested
 
 _LOG = logging.getLogger("actor_learner")
@@ -74,7 +75,7 @@ class MemoryLimit(Callback):
 
     def _check_buffer(self) -> None:
         if self.action == "shrink_buffer":
-            if "" not in self.learner.members:
+            if ONLY_POLICY not in self.learner.members:
                 raise ValueError('`action="shrink_buffer"` is for one policy. Received: several `policies`')
             buffer = self.learner.buffer
             if buffer is None:

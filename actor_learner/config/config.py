@@ -41,7 +41,7 @@ from actor_learner.system import fields as checks
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.hub import is_on_hub
 from actor_learner.system.keras_import import BACKENDS, use_backend
-from actor_learner.system.policies import POLICIES_FOLDER
+from actor_learner.system.policies import ONLY_POLICY, POLICIES_FOLDER
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 
@@ -331,9 +331,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
 
     @property
     def of_policies(self) -> Mapping[str, TrainConfig]:
-        """The config of each policy, where several play: the run's, with the policy's own fields over it."""
-        found: Mapping[str, TrainConfig] = vars(self).get("_of_policies", {})
-        return found
+        """The config of each policy by its name: the run's, where several play with the policy's own fields over it."""
+        return vars(self).get("_of_policies") or {ONLY_POLICY: self}
 
     def _policy_configs(self, policies: Mapping[str, PolicyConfig]) -> dict[str, TrainConfig]:
         if self.devices > 1:

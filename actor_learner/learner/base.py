@@ -39,6 +39,7 @@ from actor_learner.spaces.validate import validate_trajectory
 from actor_learner.system.fields import check_count, check_flag
 from actor_learner.system.files import Entry, write_folder_atomically
 from actor_learner.system.keras_import import check_floatx
+from actor_learner.system.policies import ONLY_POLICY
 from actor_learner.system.types import Array, Tensor
 
 
@@ -201,7 +202,7 @@ class Learner:
     @property
     def members(self) -> dict[str, Learner]:
         """The learners of a run by their policies' names: this one."""
-        return {"": self}
+        return {ONLY_POLICY: self}
 
     def get_weights(self) -> list[Array]:
         """Return what `network.get_weights()` returns: for `ActorPool.publish` or `Policy.set_weights`."""

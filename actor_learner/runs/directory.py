@@ -109,7 +109,7 @@ def check_run_dir(config: TrainConfig) -> None:
     Raises ValueError if `run_dir` holds a run that may not be overwritten or can't be written, if `init_from` holds no
     network, or `init_buffer` names no buffer.
     """
-    for source in (each.init_from for each in config.of_policies.values() or [config]):
+    for source in (each.init_from for each in config.of_policies.values()):
         if source is None:
             continue
         try:

@@ -17,6 +17,7 @@ from actor_learner.runs.checkpoints import RunState
 from actor_learner.runs.league import League
 from actor_learner.runs.metrics import HOST
 from actor_learner.system.memory import MemorySampler
+from actor_learner.system.policies import by_policy, prefix_of
 
 if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool
@@ -125,7 +126,9 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
     names: list[str] = []
     for name in _OF_ROWS:
         if "<key>" in name:
-            names += [f"{prefix}episode/{key}" for prefix in _prefixes(config) for key in config.info_keys]
+            names += [
+                f"{prefix}episode/{key}" for prefix in map(prefix_of, config.of_policies) for key in config.info_keys
+            ]
         elif "<process>" in name:
             others = ("others",) if name.startswith("cpu/") else ()
             names += [name.replace("<process>", process) for process in (*processes, *others)]
@@ -133,11 +136,6 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
             names.append(name)
     names += [f"{policy}/{name}" for policy in config.policies or () for name in _NAMES.values()]
     return [*names, *learned]
-
-
-def _prefixes(config: TrainConfig) -> list[str]:
-    """Return the beginnings of the names of policies' metrics; an empty one where there is one policy."""
-    return [f"{policy}/" for policy in config.policies or ()] or [""]
 
 
 class Meter:
@@ -154,7 +152,7 @@ class Meter:
         self._env_steps, self._ahead = learner.env_steps, 0
         self.windows = {
             prefix + name: deque[float](state.episodes.get(prefix + name, ()), maxlen=EPISODE_WINDOW)
-            for prefix in _prefixes(config)
+            for prefix in map(prefix_of, config.of_policies)
             for name in ("return", "length", *config.info_keys)
         }
         """The figures of the last episodes, by name, of each policy where there are several."""
@@ -184,9 +182,9 @@ class Meter:
         """
         now = time.perf_counter()
         lag = self._ahead + self._actors.version - np.asarray(trajectory.policy_version)
-        for policy, found in self._actors.episodes.items() if self._config.policies else [("", self._actors.episodes)]:
+        for policy, found in by_policy(self._actors.episodes, self._config.of_policies).items():
             for name, values in found.items():
-                self.windows[f"{policy}/{name}".lstrip("/")].extend(filter(math.isfinite, map(float, values)))
+                self.windows[prefix_of(policy) + name].extend(filter(math.isfinite, map(float, values)))
         seconds, self._previous = now - self._previous, now
         env_steps, self._env_steps = self._learner.env_steps - self._env_steps, self._learner.env_steps
         return {
@@ -226,7 +224,7 @@ class Meter:
         for key, values in self.windows.items():
             policy, _, name = key.partition("/") if self._config.policies else ("", "", key)
             if values:
-                found[f"{policy}/{_NAMES.get(name, f'episode/{name}')}".lstrip("/")] = float(np.mean(values))
+                found[prefix_of(policy) + _NAMES.get(name, f"episode/{name}")] = float(np.mean(values))
         for name in _NAMES.values() if self._config.policies else ():
             of_policies = [found[f"{policy}/{name}"] for policy in self._learner.members if f"{policy}/{name}" in found]
             if of_policies:

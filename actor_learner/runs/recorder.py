@@ -24,7 +24,7 @@ from actor_learner.runs.recorded_config import WITHOUT_EFFECT, flat_config
 from actor_learner.runs.resume import Start, event_files
 from actor_learner.runs.tensorboard import EventFile
 from actor_learner.system.files import Entry, one_line
-from actor_learner.system.policies import policy_folder
+from actor_learner.system.policies import by_policy, policy_folder, prefix_of
 
 if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool
@@ -89,14 +89,15 @@ class Recorder:
 
         With several policies, that holds for each learner whose update was undone; False means all of them.
         """
+        trajectories = by_policy(trajectory, self._learner.members)
         for name, learner in self._learner.members.items():
-            prefix = f"{name}/" if name else ""
+            prefix = prefix_of(name)
             found = {key.removeprefix(prefix): value for key, value in losses.items() if key.startswith(prefix)}
             if "undone" not in found:
                 self._undone_in_a_row[name] *= not found  # without a row, nothing was tried
                 continue
             self._undone_in_a_row[name] += 1
-            self._record_undone(name, learner, trajectory[name] if name else trajectory, found)
+            self._record_undone(name, learner, trajectories[name], found)
         return "undone" not in losses
 
     def _record_undone(
@@ -199,7 +200,7 @@ class Recorder:
         events.append(steps, {name: value for name, value in metrics.items() if name != "env_steps"})
         if every is not None and self._learner.updates % every == 0 and "undone" not in metrics:
             for name, learner in self._learner.members.items():
-                weights = ((f"{name}/{each.path}".lstrip("/"), each.numpy()) for each in learner.network.weights)
+                weights = ((prefix_of(name) + each.path, each.numpy()) for each in learner.network.weights)
                 events.append_histograms(steps, weights)
 
     def _restore(self, reason: str) -> bool:

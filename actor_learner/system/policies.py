@@ -18,6 +18,11 @@ def of_one(found: Mapping[str, Any]) -> Any:
     return found.get(ONLY_POLICY, found)
 
 
+def prefix_of(name: str) -> str:
+    """Return the beginning of the names of a policy's metrics; an empty one for the only policy."""
+    return f"{name}/" if name else ""
+
+
 def by_policy(value: Any, names: Collection[str]) -> Mapping[str, Any]:
     """Return by the policies' names what `of_one` returned."""
     return {ONLY_POLICY: value} if ONLY_POLICY in names else value

@@ -32,7 +32,8 @@ def test_a_policy_has_the_runs_settings_but_for_its_own():
     assert adversary.seed not in (5, 6)
     assert good.policies is None
     assert good.unroll_length == config.unroll_length
-    assert config_of(None, None).of_policies == {}
+    config = config_of(None, None)
+    assert config.of_policies == {"": config}
 
 
 @pytest.mark.parametrize("command", ["benchmark", "tune"])
