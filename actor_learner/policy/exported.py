@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actor_learner.policy.graph import Constant, Graph
+from actor_learner.policy.graph import Constant, Graph, LiteRTGraph, LoadedGraph, TensorFlowGraph, parse_graph
 from actor_learner.spaces.leaves import check_array
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.files import (
@@ -192,10 +193,17 @@ def _read_graph(contents: Mapping[str, bytes], name: str, description: dict[str,
     constants = tuple(Constant(**_with_tuples(constant)) for constant in graph.pop("constants"))
     content = contents[_file_name(name, graph["format"])]
     if graph["format"] == "tensorflow":
-        from actor_learner.policy.tensorflow_graph import parse_graph
-
         check_graph(parse_graph(content))
     return Graph(content=content, constants=constants, **graph)
+
+
+def load_graph(graph: Graph, exported: ExportedPolicy, weights: Array) -> LoadedGraph:
+    """Return a graph whose weights are views on the flat vector `weights`."""
+    ends = np.cumsum([math.prod(shape) for shape in exported.weight_shapes], dtype=np.int64)
+    places = zip(ends, exported.weight_shapes, strict=True)
+    views = [weights[end - math.prod(shape) : end].reshape(shape) for end, shape in places]
+    kind = LiteRTGraph if graph.format == "litert" else TensorFlowGraph
+    return kind(graph, views, exported.input_names, exported.batch_size)
 
 
 class Conversion(NamedTuple):

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.exported import ExportedPolicy, load_graph
 from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.inputs import ObservationReader
 from actor_learner.policy.noise import Noise, Seed
-from actor_learner.policy.runtime import load_graph
 from actor_learner.policy.state import State, read_start
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.structure import Leaf

@@ -13,8 +13,7 @@ import numpy as np
 from actor_learner.networks.step import PolicyStep
 from actor_learner.policy.export.traced import Traced
 from actor_learner.policy.export.weight_table import patterns
-from actor_learner.policy.graph import Graph
-from actor_learner.policy.runtime import LiteRTGraph
+from actor_learner.policy.graph import Graph, LiteRTGraph
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
