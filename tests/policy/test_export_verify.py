@@ -11,8 +11,7 @@ from gymnasium.spaces import Box, Discrete, Tuple
 from keras import layers
 
 from actor_learner.networks.step import PolicyStep
-from actor_learner.policy.export.convert import InexpressibleError, output_names, to_litert
-from actor_learner.policy.export.litert import trace
+from actor_learner.policy.export.litert import InexpressibleError, output_names, to_litert, trace
 from actor_learner.policy.export.verify import Probe, agree, draw_inputs, draw_leaf, draw_mask
 from actor_learner.policy.export.weight_table import find_constants, pattern_values, permutation_of, scaled_by
 from actor_learner.spaces import structure as spaces
