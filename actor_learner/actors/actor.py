@@ -185,14 +185,15 @@ def steps(
     for t, (seen, chosen, allowed, chosen_log_prob, received, ended, cut_off, counts) in enumerate(columns.rows()):
         if stop[0]:
             raise Stopped
+        shown = environments.shown_mask
         if stop[stop_block]:
-            _end_early(columns, t, policy, observation)
+            _end_early(columns, t, policy, observation, shown)
             break
         for row, leaf in zip(seen, observation, strict=True):
             row[...] = leaf
         mask = environments.action_mask
         if allowed is not None:
-            allowed[...] = mask
+            allowed[...] = shown
         before = clock()
         action, log_prob = choose(observation, mask, started)
         answer = env_action(action)
@@ -209,7 +210,7 @@ def steps(
             if not t or not (shared or columns.valid[:t].any()):
                 raise
             error = raised
-            _end_early(columns, t, policy, observation)
+            _end_early(columns, t, policy, observation, shown)
             break
         in_env += clock() - before
         beats += 2
@@ -225,6 +226,8 @@ def steps(
             if truncated.any():
                 columns.truncation_value[t] = np.where(truncated, policy.value_leaves(final), 0.0)
             _keep_final(columns, t, truncated | terminated if environments.terminal_observations else truncated, final)
+            if columns.final_action_mask is not None:
+                columns.final_action_mask[truncated] = environments.final_mask[truncated]
             acting += clock() - before
         if episodes is not None:
             _record_episodes(columns, t, episodes)
@@ -232,6 +235,8 @@ def steps(
             policy.renew_noise(terminated | truncated | ~valid)
     for last, leaf in zip(columns.observation, observation, strict=True):
         last[-1] = leaf
+    if columns.action_mask is not None:
+        columns.action_mask[-1] = environments.shown_mask
     return Position(observation, started), Times(in_env, acting, error)
 
 
@@ -244,15 +249,17 @@ def _run(unroll: Unroll[T]) -> T:
             return end.value  # type: ignore[no-any-return]
 
 
-def _end_early(columns: ActorColumns, t: int, policy: Policy, observation: Leaves) -> None:
+def _end_early(columns: ActorColumns, t: int, policy: Policy, observation: Leaves, mask: Array | None) -> None:
     """Fill the rows from `t` on as invalid, and truncate at the row before: its episode continues in other columns.
 
-    The observation after the row before stays, so that the learner can compute its value.
+    The observation after the row before stays, with its mask, so that the learner can compute its value.
     """
     for rows, seen in zip(columns.observation, observation, strict=True):
         rows[t] = seen
         rows[t + 1 :] = 0
     columns.blank(t)
+    if columns.action_mask is not None:
+        columns.action_mask[t] = mask
     if t:
         last = t - 1
         unfinished = columns.valid[last] & ~columns.terminated[last] & ~columns.truncated[last]

@@ -209,25 +209,29 @@ class TurnWriter:
             columns.final_row[column] = row
             for kept, leaf in zip(columns.final_observation, last, strict=True):
                 kept[column] = leaf
+            if columns.final_action_mask is not None:
+                columns.final_action_mask[column] = False if end.mask is None else end.mask
 
     def _end_columns(self) -> None:
         """Write the observation after each column's last row, and cut off the rows whose episodes go on elsewhere."""
         columns = self._columns
-        following = {column: decision.observation for column, decision in self._flights.items()}
+        following = {column: (decision.observation, decision.mask) for column, decision in self._flights.items()}
         for game, course in enumerate(self._games.courses):
             for agent, turn in course.deciding.items():
-                following.setdefault(self._column(game, agent), self._leaves(turn.observation))
+                following.setdefault(self._column(game, agent), (self._leaves(turn.observation), turn.mask))
         for column, row in enumerate(self._cursor.tolist()):
             if column in following:
-                for array, leaf in zip(columns.observation, following[column], strict=True):
+                for array, leaf in zip(columns.observation, following[column][0], strict=True):
                     array[row, column] = leaf
+                if columns.action_mask is not None:
+                    columns.action_mask[row, column] = following[column][1]
                 columns.start[row, column] = not self._episodes[column].length
             last = row - 1
             if 0 <= last < len(columns.reward) - 1 and not (
                 columns.terminated[last, column] or columns.truncated[last, column]
             ):
                 columns.truncated[last, column] = True
-                self._cuts.append(_Cut(last, column, following[column]))
+                self._cuts.append(_Cut(last, column, following[column][0]))
         size = self._games.num_envs
         for first in range(0, len(self._cuts), size):
             cuts = self._cuts[first : first + size]

@@ -33,7 +33,7 @@ class PQN(QLearning, OnPolicy):
     isn't cut at exploring actions: G_t = r_t + gamma [(1 - lambda) max_a Q(s_t+1, a) + lambda G_t+1].
 
     Maxima are over allowed actions. A row isn't learned if its target needs the value of an observation whose mask the
-    batch doesn't hold: with masks in `info`, that is a column's last row, and a row that was truncated.
+    batch doesn't hold: of the truncated rows of a column, only the last one's is sure to be there.
 
     The defaults are the paper's, but for Adam in place of RAdam: with `layer_norm` and `max_grad_norm` they differ only
     in the first updates.

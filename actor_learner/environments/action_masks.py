@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable
@@ -32,6 +33,9 @@ class ActionMasks:
     Attributes:
         in_use: True if the environments give masks; outside of the observation, known after the first `reset`.
         current: bool `[b, M]`, a new array after each change; None without masks.
+        shown: the same, but in rows that show the last observation of an episode that was cut off, and don't act next.
+        final: bool `[b, M]`, the masks of the last observations of the episodes that were cut off last; nothing is
+            allowed where they aren't known.
 
     Raises ValueError if a Dict observation's mask doesn't fit the action space.
     """
@@ -41,7 +45,9 @@ class ActionMasks:
     ) -> None:
         self.in_use = spaces.has_mask_leaf
         self.current: Array | None = None
+        self.shown: Array | None = None
         self._layout = spaces.masks
+        self.final = np.zeros((num_envs, self._layout.size), bool)
         self._action_space = spaces.action_space
         self._num_envs = num_envs
         self._describe = describe
@@ -72,7 +78,7 @@ class ActionMasks:
                     self._check_possible()
                 except ValueError as error:
                     raise EnvError(f"{self._describe(_first_row(infos))}: {error}") from error
-        self.current = None
+        self.current = self.shown = None
         if self.in_use:
             self.read(infos, leaves, rows)
         else:
@@ -91,7 +97,20 @@ class ActionMasks:
         if rows is None or rows.any():
             fresh[... if rows is None else rows] = self._masks(infos, leaves, rows)
             self._check_some_allowed(fresh)
-        self.current = fresh
+        self.current = self.shown = fresh
+
+    def end(self, infos: dict[str, Any], last: Leaves, rows: Array, stays: Array) -> None:
+        """Read the masks of the last observations of `rows` (bool `[b]`), if they come with it: they needn't.
+
+        stays: the rows that still show it.
+        """
+        self.final = np.zeros((self._num_envs, self._layout.size), bool)
+        was_reset = "final_obs" in infos and self._mask_structure is None
+        if rows.any() and not (was_reset and self._method is not None):
+            with contextlib.suppress(EnvError):
+                self.final[rows] = self._masks(infos.get("final_info", {}) if was_reset else infos, last, rows)
+        assert self.current is not None
+        self.shown = np.where(stays[:, None], self.final, self.current)
 
     def check_absent(self, infos: dict[str, Any]) -> None:
         """Raise EnvError for masks that were absent at the first reset."""

@@ -26,7 +26,7 @@ from actor_learner.environments.games import (
     state_space_of,
 )
 from actor_learner.environments.serial import add_masks, merge_numbers
-from actor_learner.spaces.structure import AGENT_KEY, MASK_KEY, OWN_KEY, STATE_KEY, without_mask
+from actor_learner.spaces.structure import AGENT_KEY, OWN_KEY, STATE_KEY, drop_mask, without_mask
 from actor_learner.system.types import Array
 
 ABSENT = "absent"  # key of `infos`: bool `[b]`, True where the row's agent has no part in the next step
@@ -204,7 +204,7 @@ class AgentsVectorEnv(AnyVectorEnv):
         if self.games.state_space is None:
             self._newest[row] = own
         else:
-            self._newest[row][OWN_KEY] = _without_mask(own)
+            self._newest[row][OWN_KEY] = drop_mask(own)
 
     def see_state(self, row: int, agent_number: int, state: Any) -> None:
         """Take the state of an agent's game, also of one that is dead."""
@@ -228,9 +228,3 @@ class AgentsVectorEnv(AnyVectorEnv):
         if self._masks:
             add_masks(infos, self._masks, self.num_envs)
         return infos
-
-
-def _without_mask(observation: Any) -> Any:
-    if isinstance(observation, Mapping) and MASK_KEY in observation:
-        return {key: value for key, value in observation.items() if key != MASK_KEY}
-    return observation

@@ -135,6 +135,16 @@ class Environments:
         """The mask of the actions that the current observation allows, bool [b, M], or None."""
         return self._masks.current
 
+    @property
+    def shown_mask(self) -> Array | None:
+        """The same, but where a row shows the last observation of an episode that was cut off: see `final_mask`."""
+        return self._masks.shown
+
+    @property
+    def final_mask(self) -> Array:
+        """The mask of the last observations of the episodes cut off in this step; nothing where it isn't known."""
+        return self._masks.final
+
     def reset(self, seed: int | None = None) -> Leaves:
         """Reset every environment, seeded with consecutive numbers from `seed`; return the first observation's leaves.
 
@@ -247,23 +257,29 @@ class Environments:
         final = None
         if ended.any():
             self._statistics.finish(ended, cut_off, self._step, self._last_infos(infos))
-            final = self._end(ended, ended if self.terminal_observations else truncated, infos)
+            final = self._end(ended, truncated, infos)
             if not self._actor:
                 self.warn_of_missing_info(least=_SEARCHED_EPISODES)
         episodes = self._statistics.report(self._resetting)
         return Transition(leaves, reward, terminated, truncated, valid, final, episodes, started)
 
-    def _end(self, ended: Array, shown: Array, infos: dict[str, Any]) -> Leaves | None:
-        """Start the next episodes by the mode's rules; return the last observations where `shown [b]`, or None."""
+    def _end(self, ended: Array, truncated: Array, infos: dict[str, Any]) -> Leaves | None:
+        """Start the next episodes by the mode's rules; return the last observations that are to be given, or None."""
         self._check_final_obs(infos)
-        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            self._resetting = ended
-            return self._current.leaves if shown.any() else None
-        final = self._final if shown.any() else None
+        shown = ended if self.terminal_observations else truncated
+        next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
+        final = (self._current if next_step else self._final) if shown.any() else None
         if final is not None:
-            final.take(self._current)
+            if not next_step:
+                final.take(self._current)
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
                 self._take_final_obs(final, shown, infos["final_obs"])
+            if self._masks.in_use:
+                stays = next_step if self._absent is None else next_step | self._absent
+                self._masks.end(infos, final.leaves, truncated, truncated & stays)
+        if next_step:
+            self._resetting = ended
+            return None if final is None else final.leaves
         self._statistics.start(ended, self._step)
         if self.autoreset_mode is AutoresetMode.DISABLED:
             self._reset_rows(ended)

@@ -43,6 +43,7 @@ class End(NamedTuple):
     terminated: bool
     truncated: bool
     info: Mapping[str, Any]
+    mask: Any  # of the last observation; None without one
 
 
 def is_game(env: Any) -> bool:
@@ -263,7 +264,7 @@ class Turns(Course):
             if agent in self.ends:
                 raise EnvError(f"`{self._name}` must take a dead agent out of `agents`. Received: {agent!r} twice")
             last = copy.deepcopy(observation)  # a game may write the next one over it
-            self.ends[agent] = End(last, float(reward), bool(terminated), bool(truncated), dict(info))
+            self.ends[agent] = End(last, float(reward), bool(terminated), bool(truncated), dict(info), mask)
             game.step(None)
 
 
@@ -293,10 +294,9 @@ class Rounds(Course):
             ended, cut_off = bool(terminated.get(agent)), bool(truncated.get(agent))
             if ended or cut_off or agent not in remaining:
                 seen = observations.get(agent, self.deciding[agent].observation)
-                observation, _ = split(copy.deepcopy(seen), {})  # a game may write the next one over it
-                ends = ended or not cut_off
                 info = dict(infos.get(agent, {}))
-                self.ends[agent] = End(observation, float(rewards[agent]), ends, cut_off, info)
+                observation, mask = split(copy.deepcopy(seen), info)  # a game may write the next one over it
+                self.ends[agent] = End(observation, float(rewards[agent]), ended or not cut_off, cut_off, info, mask)
         self._ask(observations, infos, rewards)
 
     def _ask(self, observations: Mapping[Agent, Any], infos: Mapping[Agent, Any], rewards: Mapping[Agent, Any]) -> None:

@@ -153,7 +153,9 @@ class Learner:
         self.begun = 0
         self.not_finite: tuple[str, ...] = ()
         contract.network_distribution(network, self.spaces)  # refuses one that doesn't fit the space
-        algorithm.check_distribution(contract.distribution_and_hold(network)[0])
+        distribution = contract.distribution_and_hold(network)[0]
+        algorithm.check_distribution(distribution)
+        self._greedy = distribution == "greedy"
         self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4]))
         self._normalization = contract.normalization_layers(network)
         self._compiled: backend.Compiled | None = None
@@ -283,7 +285,7 @@ class Learner:
         """
         conformed = validate_trajectory(trajectory, self.spaces)
         with self._explaining_memory_errors(trajectory.reward.shape), self._on_device():
-            fields = sent(packed_fields(conformed))
+            fields = sent(packed_fields(conformed, greedy=self._greedy))
             self._prefetched = _Prefetched(trajectory, trajectory.behaviour_log_prob.copy(), fields)
 
     @contextlib.contextmanager
@@ -524,7 +526,8 @@ class Learner:
         if self.total_steps:  # 1 - (k - 1) / N at update k of N; rows that only reset don't count as steps
             remaining = max(0.0, 1.0 - self.env_steps / rows / math.ceil(self.total_steps / rows))
         numbers = np.int32(num_minibatches), self._scheduled_at(remaining)
-        return prefetched or packed_fields(trajectory), packed((columns, 0), (order, 1), (numbers, None))
+        fields = prefetched or packed_fields(trajectory, greedy=self._greedy)
+        return fields, packed((columns, 0), (order, 1), (numbers, None))
 
     def _scheduled_at(self, progress_remaining: float) -> dict[str, np.float32]:
         """Return the values of schedules; the learning rate only where a schedule writes it.

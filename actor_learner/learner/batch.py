@@ -40,16 +40,25 @@ def sent(argument: Packed) -> Packed:
     return argument._replace(arrays=backend.to_device(list(argument.arrays)), nests=emptied(argument.nests))
 
 
-def packed_fields(trajectory: Trajectory) -> Packed:
+def packed_fields(trajectory: Trajectory, *, greedy: bool) -> Packed:
     """Return the fields that are there as an argument of a program: those of rows, and those of columns."""
-    fields = fields_of(trajectory)
+    fields = fields_of(trajectory, greedy=greedy)
     by_column = {name: fields.pop(name) for name in sorted(BY_COLUMN) if name in fields}
     return packed((fields, 1), (by_column, 0))
 
 
-def fields_of(trajectory: Trajectory) -> dict[str, Nest]:
-    """Return the fields that are there, `env_index` among them."""
+def fields_of(trajectory: Trajectory, *, greedy: bool) -> dict[str, Nest]:
+    """Return the fields that are there, `env_index` among them.
+
+    `action_mask` is that of the rows, `[T, B, M]`; greedy policies, whose values are of allowed actions, need
+    `shown_mask [T + 1, B, M]` and `final_action_mask`, too.
+    """
     fields = {name: value for name, value in trajectory._asdict().items() if value is not None}
+    final = fields.pop("final_action_mask", None)
+    if (mask := trajectory.action_mask) is not None:
+        fields["action_mask"] = mask[:-1]
+        fields |= {"shown_mask": mask} if greedy else {}
+        fields |= {"final_action_mask": final} if greedy and final is not None else {}
     del fields["policy_version"]
     if "env_index" not in fields:
         fields["env_index"] = np.arange(trajectory.reward.shape[1], dtype=np.int32)
@@ -74,8 +83,9 @@ def without_invalid(batch: Mapping[str, Nest]) -> dict[str, Nest]:
     for name, field in FIELDS.items():
         if field.rows == 0 and field.dtype is not np.bool_:
             result[name] = _zero_invalid(batch[name], valid)
-    if "action_mask" in batch:
-        result["action_mask"] = ops.logical_or(batch["action_mask"], ops.logical_not(valid)[..., None])
+    for name, rows in (("action_mask", valid), ("shown_mask", seen)):
+        if name in batch:
+            result[name] = ops.logical_or(batch[name], ops.logical_not(rows)[..., None])
     return result
 
 

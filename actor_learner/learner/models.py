@@ -15,7 +15,7 @@ from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, OffPolicy
 from actor_learner.learner import backend
 from actor_learner.networks import contract
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import MASK_KEY
+from actor_learner.spaces.structure import drop_mask
 from actor_learner.system.types import Nest, Tensor
 
 
@@ -129,9 +129,7 @@ class TrainedModels:
 
     def call_critic(self, critic: keras.Model, observation: Nest, action: Tensor) -> Tensor:
         """Return what a critic returns for an observation, without its mask, and an action."""
-        if isinstance(observation, dict) and MASK_KEY in observation:
-            observation = {key: value for key, value in observation.items() if key != MASK_KEY}
-        return critic((observation, action), training=False)
+        return critic((drop_mask(observation), action), training=False)
 
     @contextlib.contextmanager
     def _weights(self, model: keras.Model, target: bool) -> Iterator[None]:

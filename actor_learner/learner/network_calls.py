@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops, tree
 
 from actor_learner.algorithms.base import Evaluated
@@ -19,7 +18,6 @@ from actor_learner.networks import contract
 from actor_learner.networks.distributions import GREEDY
 from actor_learner.networks.memory import Memories, StepLayout
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import MASK_KEY
 from actor_learner.system.types import Nest, Tensor
 
 _ROWS = StepLayout(backend.scan, backend.unflatten, backend.flatten)
@@ -84,39 +82,31 @@ class NetworkCalls:
         A row that cut an episode off gets this network's value of the last observation, where the batch holds it: in
         `final_observation`, or in the next row, if that is invalid.
 
-        final: The batch's `final_observation` and `final_row`, if it has them. The states are `[K, B, ...]` each, for K
-        sequences after one another; none without memory.
+        final: The batch's `final_observation`, `final_row` and masks of all observations, those that it has. The states
+        are `[K, B, ...]` each, for K sequences after one another; none without memory.
         """
-        value, log_prob, states = self._values(batch, batch["observation"])
+        shown = final.get("shown_mask")
+        value, log_prob, states = self._values(batch, batch["observation"], shown)
         truncation_value = batch["truncation_value"]
         seen = ops.zeros_like(batch["truncated"])
-        if final:
+        if "final_row" in final:
             truncation_value, seen = self._truncation_values(final, batch, value)
-            seen = ops.logical_and(seen, truncation_value > FORBIDDEN / 2)  # else the mask forbids all
-        return Evaluated(value, log_prob[:-1], truncation_value, self._known(batch, seen)), states
+        known = None
+        if shown is not None:
+            last = ops.logical_and(seen, _is_known(truncation_value))
+            after = ops.where(batch["truncated"], last, _is_known(value[1:]))
+            known = ops.logical_or(batch["terminated"], after)
+        return Evaluated(value, log_prob[:-1], truncation_value, known), states
 
-    def _known(self, batch: Mapping[str, Nest], seen: Tensor) -> Tensor | None:
-        """Return where the mask of the observation after a row is known, for a greedy policy with masks.
+    def _values(
+        self, batch: Mapping[str, Nest], observation: Nest, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, State]:
+        """Return values and log-probabilities `[T + 1, B]`, and the states as `evaluate` does.
 
-        seen: `[T, B]`, where the batch holds the last observation of a row that was truncated.
+        mask: `[T + 1, B, M]`, of the observations; None: that of the rows.
         """
-        if not self._greedy or "action_mask" not in batch:
-            return None
-        terminated, truncated = batch["terminated"], batch["truncated"]
-        if _mask_in(batch["observation"]) is not None:
-            return ops.logical_or(terminated, ops.logical_or(seen, ops.logical_not(truncated)))
-        if (steps := terminated.shape[0]) == 1:
-            raise ValueError(
-                "`unroll_length` must be above 1 where masks are in `info`: the last row's next one isn't in the "
-                "batch. Masks in the observation (a key 'action_mask' of a Dict) are. Received: unroll_length=1"
-            )
-        goes_on = np.arange(steps)[:, None] < steps - 1
-        return ops.logical_or(terminated, ops.logical_and(goes_on, ops.logical_not(truncated)))
-
-    def _values(self, batch: Mapping[str, Nest], observation: Nest) -> tuple[Tensor, Tensor, State]:
-        """Return values and log-probabilities `[T + 1, B]`, and the states as `evaluate` does."""
         beside = {name: with_bootstrap_row(batch[name]) for name in ("action", "action_mask") if name in batch}
-        if self._greedy and (mask := _mask_in(observation)) is not None:
+        if mask is not None:
             beside["action_mask"] = mask
         fields = {"observation": observation, **beside}
         steps = batch["valid"].shape[0]
@@ -189,16 +179,18 @@ class NetworkCalls:
 
         def with_final_values() -> Tensor:
             if self.memories:
-                last = self._final_values_with_memory(final["final_observation"], is_final, batch)
+                last = self._final_values_with_memory(final, is_final, batch)
             else:
                 outputs = contract.call_network(self._network, final["final_observation"])
-                last = ops.reshape(self._value(outputs, _mask_in(final["final_observation"])), (1, -1))
+                last = ops.reshape(self._value(outputs, final.get("final_action_mask")), (1, -1))
             return ops.where(is_final, last, known)
 
         values = backend.choose(ops.any(is_final), with_final_values, lambda: known, self._variables())
         return values, ops.logical_or(is_final, is_next)
 
-    def _final_values_with_memory(self, last: Nest, is_final: Tensor, batch: Mapping[str, Nest]) -> Tensor:
+    def _final_values_with_memory(
+        self, final: Mapping[str, Nest], is_final: Tensor, batch: Mapping[str, Nest]
+    ) -> Tensor:
         """Return values `[T, B]` of observations that end an episode, as seen after these rows; right where `is_final`.
 
         The network sees the batch once more, with these observations in the rows after, where no episode starts.
@@ -209,16 +201,15 @@ class NetworkCalls:
             rows = ops.reshape(follows, (*follows.shape, *(1,) * (len(leaf.shape) - 2)))
             return ops.where(rows, last[None], leaf)
 
-        observation = tree.map_structure(put, batch["observation"], last)
+        observation = tree.map_structure(put, batch["observation"], final["final_observation"])
+        mask = put(final["shown_mask"], final["final_action_mask"]) if "shown_mask" in final else None
         start = ops.logical_and(batch["start"], ops.logical_not(follows))
-        return self._values({**batch, "start": start}, observation)[0][1:]
+        return self._values({**batch, "start": start}, observation, mask)[0][1:]
 
 
-def _mask_in(observation: Nest) -> Tensor | None:
-    """Return the mask leaf of observations `[..., n]` as booleans, for a single Discrete action; None without one."""
-    if not isinstance(observation, Mapping) or MASK_KEY not in observation:
-        return None
-    return observation[MASK_KEY] > 0
+def _is_known(value: Tensor) -> Tensor:
+    """Return whether these are values of an allowed action: there is none where the batch lacks the mask."""
+    return value > FORBIDDEN / 2
 
 
 def _numbers(observation: Nest) -> int:

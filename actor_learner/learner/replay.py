@@ -153,13 +153,6 @@ class ReplayLearner(Learner):
         """
         algorithm = self.algorithm
         algorithm.check_unroll_length(unroll_length)
-        rows = unroll_length if self.buffer is None else min(unroll_length, self.buffer.unroll_length)
-        if action_masks and not self.spaces.has_mask_leaf and algorithm.n_step >= rows:
-            raise ValueError(
-                "`unroll_length` must be above `n_step` where masks are in `info`: the mask after a column's last "
-                "row isn't in it. Masks in the observation (a key 'action_mask' of a Dict) are. "
-                f"Received: unroll_length={rows}, n_step={algorithm.n_step}"
-            )
         if self.buffer is not None and action_masks and not self.buffer.spaces.masked:
             raise ValueError(
                 "`buffer` must keep the masks that there are: make it with action_masks=True. "

@@ -116,7 +116,8 @@ class Update(Steps):
         batch["reward"] = self._scaled_reward(batch)
         if not self.calls.memories:
             batch.pop("start", None)
-        final: dict[str, Nest] = {name: batch.pop(name) for name in ("final_observation", "final_row") if name in batch}
+        apart = "final_observation", "final_row", "final_action_mask", "shown_mask"
+        final: dict[str, Nest] = {name: batch.pop(name) for name in apart if name in batch}
         states: list[Any] = []
 
         def evaluate(batch: Mapping[str, Nest]) -> Evaluated:

@@ -32,7 +32,7 @@ from actor_learner.networks.layers import ActionDistribution, ObservationNormali
 from actor_learner.networks.memory import Memories, MemoryContractError
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import MASK_KEY, OWN_KEY, VALUE_KEYS, Structure
+from actor_learner.spaces.structure import MASK_KEY, OWN_KEY, VALUE_KEYS, Structure, drop_mask
 from actor_learner.system.fields import refusal
 from actor_learner.system.types import Nest, Tensor
 
@@ -117,8 +117,8 @@ def arrange(network: keras.Model, observation: Nest) -> Nest:
     """
     if not isinstance(observation, (dict, tuple, list)):
         return observation
-    if isinstance(observation, dict) and MASK_KEY in observation and not takes_mask(network):
-        observation = {key: value for key, value in observation.items() if key != MASK_KEY}
+    if not takes_mask(network):
+        observation = drop_mask(observation)
     leaves = named_leaves(observation)
     inputs = getattr(network, "_inputs_struct", None)
     if inputs is None:

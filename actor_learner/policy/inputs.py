@@ -10,7 +10,7 @@ from actor_learner.spaces.kinds import Box, Dict
 from actor_learner.spaces.leaves import check_leaf
 from actor_learner.spaces.masks import with_batch_axis
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import MASK_KEY
+from actor_learner.spaces.structure import MASK_KEY, drop_mask
 from actor_learner.system.types import Array
 
 
@@ -36,9 +36,9 @@ class ObservationReader:
         # The common case comes first, for speed.
         if type(observation) is np.ndarray and (observation.dtype, observation.shape[1:]) == self._plain_box:
             return (observation,), False
-        if self._takes_dicts and not self._has_mask_leaf and isinstance(observation, dict):
+        if self._takes_dicts and not self._has_mask_leaf:
             # A space that was derived from the network's inputs may lack the mask that the environment gives.
-            observation = {key: value for key, value in observation.items() if key != MASK_KEY}
+            observation = drop_mask(observation)
         first, *others = self._structure.leaves
         arrays = [np.asarray(value) for value in self._structure.flatten(observation)]
         rows = arrays[0].shape[:1] if arrays[0].shape[1:] == first.shape else ()

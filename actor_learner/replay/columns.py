@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from actor_learner.replay.hindsight import ACHIEVED, episode_rows
-from actor_learner.replay.pieces import masks_of
 from actor_learner.replay.rows import Frames, LeafStore, leaf_store, of_columns
 from actor_learner.replay.targets import Targets
 from actor_learner.spaces.spaces import Spaces
@@ -91,9 +90,9 @@ class ColumnStore:
             self.episode[:, columns] = episode_rows(piece, reached)
         needed = kept
         if self._mask is not None:
-            mask, known = masks_of(piece, self._spaces)
-            self._mask[:, columns] = mask
-            needed = kept & known
+            final = False if piece.final_action_mask is None else piece.final_action_mask
+            self._mask[:-1, columns], self._mask[-1, columns] = piece.action_mask, final
+            needed = kept & self._mask[:, columns].any(axis=-1)  # elsewhere the mask isn't known
         after = np.take_along_axis(needed, targets.bootstrap_row, axis=0)
         usable: Array = targets.known & kept[:-2] & (after | (targets.discount == 0))
         return usable

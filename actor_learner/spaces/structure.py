@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +144,13 @@ def without_mask(observation_space: AnySpace) -> AnySpace:
     from gymnasium import spaces
 
     return spaces.Dict([(str(key), space) for key, space in children(observation_space) if key != MASK_KEY])
+
+
+def drop_mask(observation: Any) -> Any:
+    """Return an observation without its mask, if it is a dict that has one."""
+    if not isinstance(observation, Mapping) or MASK_KEY not in observation:
+        return observation
+    return {key: value for key, value in observation.items() if key != MASK_KEY}
 
 
 def parameter_size(action_space: AnySpace) -> int:

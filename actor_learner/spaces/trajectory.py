@@ -30,7 +30,7 @@ Fields = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]  # name -> shape, d
 
 _MAX_FRAMES = 16  # an axis of images is one of frames or of channels up to here
 _MIN_REPEATED_ROWS_SHARE = 0.25  # with fewer rows that only add a frame, keeping frames once saves little
-_FORMAT = 1
+_FORMAT = 2  # in 1, masks had no row for the bootstrap observation
 _STRUCTURE = "structure"  # name of a file's entry that describes how its arrays are nested
 
 
@@ -63,12 +63,13 @@ FIELDS = {
     "behaviour_log_prob": Field(0, np.float32),
     "truncation_value": Field(0, np.float32),
     "policy_version": Field(None, np.int64),
-    "action_mask": Field(0, np.bool_, "mask"),  # only where environments give masks
+    "action_mask": Field(1, np.bool_, "mask"),  # only where environments give masks
     "env_index": Field(None, np.int32),
     "start": Field(1, np.bool_),
     "final_observation": Field(None, None, "observation"),
     "final_row": Field(None, np.int32),
     "initial_state": Field(None, np.float32, "state"),  # only with memory
+    "final_action_mask": Field(None, np.bool_, "mask"),  # only where environments give masks
 }
 """All fields, in `Trajectory`'s order. Arrays are named by field and place of the leaf: "observation/camera/0"."""
 
@@ -94,8 +95,9 @@ class Trajectory(NamedTuple):
         behaviour_log_prob: `[T, B]` float32: log-probability of `action` under the policy that chose it.
         truncation_value: `[T, B]` float32: value of the episode's last observation where `truncated`, otherwise 0.
         policy_version: `[B]` int64: version of the weights that chose the actions of a column.
-        action_mask: `[T, B, M]` bool: the allowed choices, one column for each value of each discrete leaf of the
-            action (see `masks.MaskLayout`); None if all are always allowed.
+        action_mask: `[T + 1, B, M]` bool: the choices that each observation allows, one column for each value of each
+            discrete leaf of the action (see `masks.MaskLayout`); nothing is allowed where that isn't known. None if all
+            are always allowed. `[T, B, M]` is taken, too, without the mask of the bootstrap observation.
         env_index: `[B]` int32: the environment of each column; None means column b is environment b.
         start: `[T + 1, B]` bool: the environment was reset before this observation, so an episode begins with it. A
             lost life that is terminal for learning doesn't begin an episode.
@@ -108,6 +110,7 @@ class Trajectory(NamedTuple):
         initial_state: `[B, ...]` each: the leaves of the state before row 0, for a network with memory; None without
             memory. Where `start[0]` is True, the initial state of an episode takes their place. A network with memory
             needs `start`, too.
+        final_action_mask: `[B, M]` bool: the choices that `final_observation` allows; nothing where that isn't known.
     """
 
     observation: Any
@@ -125,6 +128,7 @@ class Trajectory(NamedTuple):
     final_observation: Any = None
     final_row: Array | None = None
     initial_state: tuple[Array, ...] | None = None
+    final_action_mask: Array | None = None
 
     def copy(self) -> Trajectory:
         """Return a copy with its own memory, which stays valid after the pool's next `collect()`."""

@@ -33,7 +33,8 @@ def check_trajectory_type(trajectory: object) -> None:
 def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
     """Return a trajectory from any source with every field in its dtype; arrays that have it already aren't copied.
 
-    Where the field `action_mask` is None, the entry of that name in a Dict observation is used.
+    Masks that the fields `action_mask` and `final_action_mask` lack are those of a Dict observation's entry
+    `action_mask`.
 
     Raises ValueError, naming field or leaf, for a wrong structure, shape or kind, an observation, action or reward that
     is NaN or infinite in a valid row, an action outside its space or forbidden by its mask, a mask that allows nothing,
@@ -84,11 +85,11 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
     actions = [
         check_leaf(leaf, given, rows, kinds=_action_kinds(leaf), used=valid, hint=_HINT) for leaf, given in leaves
     ]
-    mask = _mask(trajectory, observation, valid, spaces.masks)
+    trajectory = trajectory._replace(**checked, observation=observation, action=spaces.action.unflatten(actions))
+    mask, final_mask = _masks(trajectory, used, spaces.masks)
     if mask is not None:
-        _check_allowed(mask, spaces, actions, valid)
-    action = spaces.action.unflatten(actions)
-    return trajectory._replace(**checked, observation=observation, action=action, action_mask=mask)
+        _check_allowed(mask[:-1], spaces, actions, valid)
+    return trajectory._replace(action_mask=mask, final_action_mask=final_mask)
 
 
 def _observation(given: Any, rows: tuple[int, ...], used: Array) -> Any:
@@ -154,41 +155,61 @@ def _action_kinds(leaf: Leaf) -> str:
     return _KINDS[leaf.dtype.kind] + ("b" if isinstance(leaf.space, MultiBinary) else "")
 
 
-def _mask(trajectory: Trajectory, observation: Any, valid: Array, layout: MaskLayout) -> Array | None:
-    given = trajectory.action_mask
-    shape = (*valid.shape, layout.size)
-    if given is None:
-        if not isinstance(observation, dict) or MASK_KEY not in observation or not layout.size:
-            return None
-        given = _read_mask_leaf(observation[MASK_KEY], valid, layout)
-    elif not layout.size:
+def _masks(trajectory: Trajectory, used: Array, layout: MaskLayout) -> tuple[Array | None, Array | None]:
+    """Return the masks `[T + 1, B, M]` of all observations, and those of the last ones `[B, M]`.
+
+    Where a mask isn't known, nothing is allowed. used: `[T + 1, B]`, where an observation has a meaning.
+    """
+    given, final, valid = trajectory.action_mask, trajectory.final_action_mask, trajectory.valid
+    steps, columns = valid.shape
+    own = trajectory.observation.get(MASK_KEY) if isinstance(trajectory.observation, dict) and layout.size else None
+    if given is None and own is None:
+        return None, None
+    if not layout.size:
         raise ValueError("`action_mask` must be None: the actions have no discrete choice. Received: a mask")
-    mask = check_array("action_mask", given, shape, "biu", hint=_HINT)
-    if mask.dtype != np.bool_:
-        wrong = mask[valid[..., None] & (mask != 0) & (mask != 1)]
-        if wrong.size:
-            raise ValueError(f"`action_mask` must hold booleans, or 0 and 1. Received: {wrong[0]}")
-        mask = mask.astype(np.bool_)
-    allowed = np.where(valid[..., None], mask, True).reshape(-1, layout.size)
+    known = given is not None and len(given) == steps + 1
+    mask = np.zeros((steps + 1, columns, layout.size), bool) if known or own is None else _read(own, used, layout)
+    if given is not None:
+        given = _booleans("action_mask", given, (steps + known, columns, layout.size), valid)
+        if known:
+            mask = given
+        else:
+            mask[:-1][valid] = given[valid]
+    allowed = np.where(valid[..., None], mask[:-1], True).reshape(-1, layout.size)
     if (empty := layout.first_empty(allowed)) is not None:
-        row, column = divmod(empty[0], valid.shape[1])
+        row, column = divmod(empty[0], columns)
         raise ValueError(
             "`action_mask` must allow at least one choice in valid rows. "
             f"Received: none of choice {empty[1]} in row {row} of column {column}"
         )
+    if trajectory.final_row is None:
+        return mask, None
+    cut = (trajectory.final_row >= 0) & trajectory.truncated[trajectory.final_row, np.arange(columns)]
+    if final is not None:
+        return mask, _booleans("final_action_mask", final, (columns, layout.size), cut)
+    if own is None:
+        return mask, np.zeros((columns, layout.size), bool)
+    return mask, _read(trajectory.final_observation[MASK_KEY], cut, layout)
+
+
+def _booleans(name: str, given: Any, shape: tuple[int, ...], used: Array) -> Array:
+    """Check a mask's shape and, where it is used, its numbers."""
+    mask = check_array(name, given, shape, "biu", hint=_HINT)
+    if mask.dtype == np.bool_:
+        return mask
+    wrong = mask[: len(used)][used[..., None] & (mask[: len(used)] != 0) & (mask[: len(used)] != 1)]
+    if wrong.size:
+        raise ValueError(f"`{name}` must hold booleans, or 0 and 1. Received: {wrong[0]}")
+    return mask.astype(np.bool_)
+
+
+def _read(leaf: Any, used: Array, layout: MaskLayout) -> Array:
+    """Return the mask in observations, `[..., M]`; nothing is allowed where it isn't used."""
+    mask = np.zeros((*used.shape, layout.size), bool)
+    if used.any():
+        rows = map_leaves(lambda values: values[used], leaf)
+        mask[used] = layout.read(rows, int(used.sum()), f"observation[{MASK_KEY!r}]")
     return mask
-
-
-def _read_mask_leaf(leaf: Any, valid: Array, layout: MaskLayout) -> Array:
-    """Return the mask in the observations of valid rows; invalid rows are not checked and allow everything."""
-
-    def acted_on(values: Any) -> Array:
-        rows = valid.reshape(*valid.shape, *(1,) * (values.ndim - 2))
-        return np.where(rows, values[:-1], np.ones((), values.dtype)).reshape(valid.size, *values.shape[2:])
-
-    label = f"observation[{MASK_KEY!r}]"
-    mask = layout.read(map_leaves(acted_on, leaf), valid.size, label)
-    return mask.reshape(*valid.shape, layout.size)
 
 
 def _check_allowed(mask: Array, spaces: Spaces, actions: list[Array], valid: Array) -> None:

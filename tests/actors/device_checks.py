@@ -194,8 +194,15 @@ def test_only_allowed_actions_are_taken_and_learned(env, algorithm):
             state = np.asarray(
                 batch.observation["state"] if isinstance(env.observation_space, gym.spaces.Dict) else batch.observation
             )
-            expected = np.asarray(jax.vmap(jax.vmap(allowed))(state[:-1]))
+            expected = np.asarray(jax.vmap(jax.vmap(allowed))(state))
             np.testing.assert_array_equal(batch.action_mask, expected)
+            final = batch.final_observation
+            final = np.asarray(final["state"] if isinstance(final, dict) else final)
+            cut = np.asarray(batch.final_row) >= 0
+            np.testing.assert_array_equal(
+                np.asarray(batch.final_action_mask)[cut], np.asarray(jax.vmap(allowed)(final))[cut]
+            )
+            expected = expected[:-1]
             assert np.take_along_axis(expected, np.asarray(batch.action)[..., None], -1).all()
             rewards.append(float(np.mean(batch.reward)))
             learner.update(batch)

@@ -9,7 +9,9 @@ import signal
 
 import numpy as np
 import pytest
+from actor_learner_envs.masked_treasure import MaskedTreasureEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 
 import actor_learner as al
 from actor_learner.environments.environments import Environments
@@ -46,6 +48,37 @@ def test_an_episode_starts_where_its_environment_was_reset(found):
     for trajectory in found:
         seen = trajectory.observation[..., 0]
         np.testing.assert_array_equal(trajectory.start, seen == 0)
+
+
+@pytest.mark.parametrize("mask_in", ["info", "observation"])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_every_row_has_the_mask_of_the_observation_after_it(mask_in, mode):
+    """So a replay buffer draws it, but for all truncations of a column except the last where rows after it are new."""
+
+    def treasures(num_envs):
+        one = functools.partial(MaskedTreasureEnv, size=4, mask_in=mask_in)
+        return SyncVectorEnv([lambda: TimeLimit(one(), 9)] * num_envs, autoreset_mode=mode)
+
+    with al.ActorPool(treasures, small, num_actors=0, envs_per_actor=ENVS, unroll_length=16) as actors:
+        trajectory = actors.collect()
+        spaces = actors.observation_space, actors.action_space
+        assert trajectory.action_mask.shape == (17, ENVS, 16)
+        assert trajectory.action_mask[-1].any(axis=-1).all()
+        assert trajectory.final_action_mask[trajectory.final_row >= 0].any(axis=-1).all()
+        if mask_in == "observation":
+            seen = trajectory.observation["action_mask"] > 0
+            known = np.concatenate([trajectory.valid, np.ones((1, ENVS), bool)])
+            np.testing.assert_array_equal(trajectory.action_mask[known], seen[known])
+            cut = trajectory.final_row >= 0
+            final = trajectory.final_observation["action_mask"] > 0
+            np.testing.assert_array_equal(trajectory.final_action_mask[cut], final[cut])
+        buffer = al.ReplayBuffer(*spaces, 16 * ENVS, unroll_length=16, action_masks=True)
+        buffer.add(trajectory)
+        lost = trajectory.truncated & (np.arange(16)[:, None] != trajectory.final_row)
+        if mode is AutoresetMode.NEXT_STEP:
+            lost[...] = False
+        assert trajectory.truncated.any()
+        assert len(buffer) == (trajectory.valid & ~lost).sum()
 
 
 def test_the_last_observation_of_the_last_truncated_episode_is_kept(found):

@@ -131,7 +131,7 @@ def test_log_probabilities_are_those_of_the_policy_that_decided():
             trajectory = pool.collect()
             valid = trajectory.valid
             parameters, _ = network(trajectory.observation[:-1][valid].astype(np.float32))
-            logits = np.where(trajectory.action_mask[valid], np.asarray(parameters), -np.inf)
+            logits = np.where(trajectory.action_mask[:-1][valid], np.asarray(parameters), -np.inf)
             log_prob = logits - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True))
             log_prob -= logits.max(1, keepdims=True)
             expected = np.take_along_axis(log_prob, trajectory.action[valid][:, None], axis=1)[:, 0]

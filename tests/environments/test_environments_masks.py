@@ -29,8 +29,9 @@ def allowed(step, episode):
 class Masked(Script):
     """Gives masks in its infos, or in its observation; of the last one of an episode it allows nothing."""
 
-    def __init__(self, episodes, *, leaf=False, form=lambda mask: mask.astype(np.int8), spoil=None):
+    def __init__(self, episodes, *, leaf=False, form=lambda mask: mask.astype(np.int8), spoil=None, last_too=False):
         super().__init__(episodes)
+        self.last_too = last_too  # whether the last observations allow something
         self.action_space = Discrete(ACTIONS)
         self.leaf, self.form, self.spoil = leaf, form, spoil
         if leaf:
@@ -38,7 +39,8 @@ class Masked(Script):
 
     def mask(self):
         length, *_ = self.episodes[self.episode % len(self.episodes)]
-        mask = allowed(self.count, self.episode) if self.count < length else np.zeros(ACTIONS, bool)
+        ended = self.count >= length and not self.last_too
+        mask = np.zeros(ACTIONS, bool) if ended else allowed(self.count, self.episode)
         return self.form(mask) if self.spoil is None else self.spoil(self.form(mask), self.count)
 
     def observation(self):
@@ -109,6 +111,32 @@ class TestMasks:
             observation = transition.observation
             ended = transition.terminated | transition.truncated
             acts = ~ended if mode is AutoresetMode.NEXT_STEP else np.ones(len(scripts), bool)
+
+    @pytest.mark.parametrize("mode", [*MODES, "serial"])
+    @pytest.mark.parametrize("source", [{}, {"leaf": True}, {"kind": Methodical}])
+    def test_the_masks_of_last_observations(self, mode, source):
+        """Where an episode was cut off, and the environment gives one; none from a method after the reset."""
+        scripts = [[(2, False, True), (3, False, True)], [(3, True, False)]]
+        environments = make(mode, scripts, last_too=True, **source)
+        observation = environments.reset(0)
+        found = 0
+        for _ in range(12):
+            np.testing.assert_array_equal(environments.action_mask[1].any(), True)
+            transition = environments.step(np.zeros(2, np.int64))
+            if transition.truncated[0]:
+                step, episode = counts(environments, transition.final_observation)[0]
+                unknown = mode is AutoresetMode.SAME_STEP and source == {"kind": Methodical}
+                expected = np.zeros(ACTIONS, bool) if unknown else allowed(step, episode)
+                np.testing.assert_array_equal(environments.final_mask[0], expected)
+                shown = expected if mode is AutoresetMode.NEXT_STEP else environments.action_mask[0]
+                np.testing.assert_array_equal(environments.shown_mask[0], shown)
+                assert not environments.final_mask[1].any()
+                found += 1
+            else:
+                assert environments.shown_mask is environments.action_mask
+            observation = transition.observation
+        assert found > 2
+        assert len(observation[-1]) == 2
 
     def test_a_mask_stays_when_the_environment_changes_its_array(self):
         class Reusing(Masked):

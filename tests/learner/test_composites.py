@@ -21,6 +21,7 @@ from actor_learner.networks.contract import network_distribution
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import action_structure
 from actor_learner.spaces.trajectory import map_leaves
+from actor_learner.spaces.validate import validate_trajectory
 from tests.support.small_networks import linear_network, same_weights, trace_count, weights_of
 from tests.support.trajectories import HYBRID, SENSES, TWO_ACTIONS, VECTOR, random_trajectory
 
@@ -185,8 +186,9 @@ def test_a_composite_is_traced_once_and_later_batches_have_the_same_leaves():
 
 def test_leaves_reach_the_device_in_their_own_dtypes():
     trajectory = random_trajectory(HYBRID, observation_space=SENSES, invalid_rate=0.3, masked=True)
+    trajectory = validate_trajectory(trajectory, Spaces(SENSES, HYBRID))
     join = backend.Compiled(lambda parts: {**parts[0], **parts[1]}, (), with_xla=False)
-    sent, fields = join(packed_fields(trajectory)), fields_of(trajectory)
+    sent, fields = join(packed_fields(trajectory, greedy=True)), fields_of(trajectory, greedy=True)
     for name, whole in fields.items():
         for found, leaf in zip(tree.flatten(sent[name]), tree.flatten(whole), strict=True):
             assert found.dtype == leaf.dtype
@@ -210,7 +212,7 @@ def test_only_invalid_rows_are_zeroed_in_batches_small_and_large(threshold, monk
     for invalid_rate in (0.0, 0.3):
         trajectory = random_trajectory(HYBRID, observation_space=SENSES, invalid_rate=invalid_rate)
         camera, valid = trajectory.observation["camera"], np.concatenate([trajectory.valid, np.ones((1, 4), bool)])
-        found = replace(backend.to_device(fields_of(trajectory)))["observation"]["camera"]
+        found = replace(backend.to_device(fields_of(trajectory, greedy=False)))["observation"]["camera"]
         np.testing.assert_array_equal(found, camera * valid[..., None, None, None])
 
 

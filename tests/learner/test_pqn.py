@@ -11,9 +11,11 @@ from keras import layers, ops
 
 import actor_learner as al
 from actor_learner.algorithms.base import Evaluated
+from actor_learner.learner.batch import fields_of, without_invalid
 from actor_learner.learner.network_calls import NetworkCalls
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
+from actor_learner.spaces.validate import validate_trajectory
 from tests.support.small_networks import same_weights
 from tests.support.trajectories import TWO_ACTIONS, VECTOR, random_trajectory
 
@@ -66,22 +68,26 @@ def learned_rows(trajectory, masks_in):
     if masks_in is None:
         return trajectory.valid
     last = np.arange(len(trajectory.valid))[:, None] == len(trajectory.valid) - 1
-    unknown = trajectory.truncated if masks_in == "observation" else trajectory.truncated | last
+    unknown = trajectory.truncated | last if masks_in == "rows" else trajectory.truncated
     return trajectory.valid & (trajectory.terminated | ~unknown)
 
 
 def masked_trajectory(masks_in):
     space = SEEN if masks_in == "observation" else VECTOR
     trajectory = random_trajectory(FOUR, masked=masks_in is not None, observation_space=space, end_rate=0.2)
-    if masks_in == "observation":
-        last = np.random.default_rng(3).random((1, 4, 4)) < 0.5
-        last[..., 1] = True
-        trajectory.observation[MASK_KEY] = np.concatenate([trajectory.action_mask, last]).astype(np.int8)
+    if masks_in in (None, "rows"):
+        return trajectory
+    last = np.random.default_rng(3).random((1, 4, 4)) < 0.5
+    last[..., 1] = True
+    mask = np.concatenate([trajectory.action_mask, last])
+    if masks_in == "field":
+        return trajectory._replace(action_mask=mask)
+    trajectory.observation[MASK_KEY] = mask.astype(np.int8)
     return trajectory
 
 
 @pytest.mark.filterwarnings("ignore:PQN has no targets")
-@pytest.mark.parametrize("masks_in", [None, "info", "observation"])
+@pytest.mark.parametrize("masks_in", [None, "rows", "field", "observation"])
 def test_one_step_of_plain_sgd_by_hand(masks_in):
     """Targets never have the value of a forbidden action, and rows without a known mask after them aren't learned."""
     algorithm = al.PQN(
@@ -93,8 +99,8 @@ def test_one_step_of_plain_sgd_by_hand(masks_in):
     allowed = np.ones_like(values, bool)
     if masks_in == "observation":
         allowed = trajectory.observation[MASK_KEY] > 0
-    elif masks_in == "info":
-        allowed[:-1] = trajectory.action_mask
+    elif masks_in is not None:
+        allowed[: len(trajectory.action_mask)] = trajectory.action_mask
     value, learned = np.where(allowed, values, -np.inf).max(axis=-1), learned_rows(trajectory, masks_in)
     target, following = np.zeros(trajectory.reward.shape), None
     for t in reversed(range(len(target))):
@@ -119,8 +125,10 @@ def test_one_step_of_plain_sgd_by_hand(masks_in):
 
 def evaluated(network, trajectory, space=VECTOR):
     calls = NetworkCalls(network, Spaces(space, FOUR), 1, list)
-    batch = {name: field for name, field in trajectory._asdict().items() if field is not None}
-    final = {name: batch.pop(name) for name in ("final_observation", "final_row") if name in batch}
+    checked = validate_trajectory(trajectory, Spaces(space, FOUR))
+    batch = without_invalid(fields_of(checked, greedy=True))
+    apart = ("final_observation", "final_row", "final_action_mask", "shown_mask")
+    final = {name: batch.pop(name) for name in apart if name in batch}
     return calls.evaluate(batch, final)[0]
 
 
@@ -256,10 +264,11 @@ def test_bad_input(make, message, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:PQN has no targets")
-def test_masks_in_info_need_more_than_one_step():
+def test_a_single_step_is_learned_with_the_mask_of_what_follows():
     learner = al.Learner(linear_values(), al.PQN(q_lambda=0.0, minibatch_size=4), action_space=FOUR, total_steps=100)
-    with pytest.raises(ValueError, match="`unroll_length` must be above 1 where masks are in `info`"):
-        learner.update(random_trajectory(FOUR, steps=1, masked=True))
+    trajectory = random_trajectory(FOUR, steps=1, masked=True, end_rate=0.0)
+    mask = np.concatenate([trajectory.action_mask, trajectory.action_mask])
+    assert learner.update(trajectory._replace(action_mask=mask))["td_error"] > 0
 
 
 def test_settings_that_seldom_learn_are_warned_of():

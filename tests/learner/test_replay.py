@@ -643,14 +643,6 @@ def buffer_of(**options):
             "make it with n_step=1, gamma=0.99, priority_exponent=0.6. Received: a buffer with n_step=2, gamma=0.5, ",
         ),
         (
-            lambda: make_learner(dqn(n_step=8)).make_buffer(8, action_masks=True),
-            "`unroll_length` must be above `n_step` where masks are in `info`",
-        ),
-        (
-            lambda: make_learner(dqn(), buffer=buffer_of(unroll_length=1)).make_buffer(8, action_masks=True),
-            "above `n_step` where masks are in `info`.*unroll_length=1, n_step=1",
-        ),
-        (
             lambda: make_learner(dqn(), buffer=buffer_of(unroll_length=8)).make_buffer(8, action_masks=True),
             "`buffer` must keep the masks that there are: make it with action_masks=True",
         ),

@@ -184,7 +184,7 @@ def test_spaces_of_every_kind():
 
 
 def test_masks_of_the_action_and_of_the_next_one():
-    """From a field: the column's last row has no next mask, so that only a terminal one can be drawn."""
+    """Of the rows alone: the column's last row has no next mask, so that only a terminal one can be drawn."""
     choices = MultiDiscrete([3, 2])
     trajectory = random_trajectory(choices, masked=True, end_rate=0.2)
     trajectory = trajectory._replace(truncated=np.zeros_like(trajectory.truncated))
@@ -200,6 +200,40 @@ def test_masks_of_the_action_and_of_the_next_one():
     assert (row[~going] == 15).any()
     with pytest.raises(ValueError, match="`action_mask` must be given"):
         buffer.add(random_trajectory(choices))
+
+
+def test_last_rows_and_truncated_ones_are_drawn_with_the_masks_that_follow():
+    """But a truncated one whose episode's last mask isn't known."""
+    trajectory = random_trajectory(end_rate=0.0)
+    mask = np.ones((17, 4, 2), bool)
+    mask[np.random.default_rng(0).random((17, 4)) < 0.5, 1] = False
+    trajectory.truncated[5, :2] = True
+    last = np.array([[False, True], [False, False], [True, True], [True, True]])
+    trajectory = trajectory._replace(
+        action=np.zeros_like(trajectory.action),
+        action_mask=mask,
+        final_observation=np.zeros((4, 4), np.float32),
+        final_row=np.array([5, 5, -1, -1], np.int32),
+        final_action_mask=last,
+    )
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 64, unroll_length=16, action_masks=True)
+    buffer.add(trajectory)
+    assert len(buffer) == 63
+    batch = buffer.sample(2000)
+    row, column = np.divmod(batch.indices, 4)
+    assert len(np.unique(batch.indices)) == 63
+    assert not ((row == 5) & (column == 1)).any()
+    mask[6, 0] = last[0]
+    np.testing.assert_array_equal(batch.next_action_mask, mask[row + 1, column])
+
+
+def test_masks_are_cut_with_their_rows():
+    """A piece ends with the mask of the next piece's first observation."""
+    trajectory = random_trajectory(Discrete(3), masked=True, end_rate=0.0)
+    mask = np.concatenate([trajectory.action_mask, trajectory.action_mask[:1]])
+    buffer = al.ReplayBuffer(VECTOR, Discrete(3), 64, unroll_length=4, action_masks=True)
+    buffer.add(trajectory._replace(action_mask=mask))
+    assert len(buffer) == 64
 
 
 def test_masks_in_the_observation_are_known_everywhere():

@@ -16,7 +16,7 @@ def test_the_spec_gives_every_field_its_shape_and_dtype():
     spec = TrajectorySpec.from_spaces(Spaces(Box(-1, 1, (3,), np.float64), Discrete(5)), unroll_length=7, num_envs=4)
     fields = spec.fields()
     assert list(fields) == [name for name in Trajectory._fields if name in fields]
-    assert set(Trajectory._fields) - set(fields) == {"action_mask", "initial_state"}
+    assert set(Trajectory._fields) - set(fields) == {"action_mask", "initial_state", "final_action_mask"}
     assert fields["observation"] == ((8, 4, 3), np.float32)
     assert fields["action"] == ((7, 4), np.int32)
     assert fields["valid"] == ((7, 4), np.bool_)
@@ -49,7 +49,8 @@ def test_composites_are_nested_again_without_a_copy():
     trajectory = nest(arrays, spaces)
     assert trajectory.observation["rest"][1] is arrays["observation/rest/1"]
     assert trajectory.action[0] is arrays["action/0"]
-    assert trajectory.action_mask.shape == (4, 3, 2)
+    assert trajectory.action_mask.shape == (5, 3, 2)
+    assert trajectory.final_action_mask.shape == (3, 2)
     copy = trajectory.copy()
     copy.observation["image"][...] = 7
     assert not arrays["observation/image"].any()

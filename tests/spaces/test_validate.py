@@ -187,10 +187,35 @@ def test_the_mask_leaf_is_read_where_no_mask_is_given():
     leaf[:-1][~right.valid] = 9
     given = right._replace(observation={**right.observation, "action_mask": leaf}, action_mask=None)
     found = validate_trajectory(given, Spaces(None, MultiDiscrete([2, 3]))).action_mask
-    np.testing.assert_array_equal(found[right.valid], right.action_mask[right.valid])
+    np.testing.assert_array_equal(found[:-1][right.valid], right.action_mask[right.valid])
+    assert not found[-1].any()
     leaf[tuple(np.argwhere(right.valid)[0])] = 2
     with pytest.raises(ValueError, match=r"`observation\['action_mask'\]` must hold booleans, or 0 and 1"):
         validate_trajectory(given, Spaces(None, MultiDiscrete([2, 3])))
+
+
+def test_masks_of_the_last_observations_are_the_fields_or_the_leaf():
+    space = Dict(position=VECTOR, action_mask=MultiBinary(3))
+    right = random_trajectory(Discrete(3), observation_space=space, steps=4, columns=2, masked=True, end_rate=0.0)
+    right.truncated[1, 0] = True
+    given = right._replace(
+        final_observation={"position": np.zeros((2, 4), np.float32), "action_mask": np.array([[1, 0, 1], [9, 9, 9]])},
+        final_row=np.array([1, -1]),
+    )
+    given.observation["action_mask"][...] = 1
+    spaces = Spaces(None, Discrete(3))
+    found = validate_trajectory(given, spaces)
+    np.testing.assert_array_equal(found.final_action_mask, [[True, False, True], [False, False, False]])
+    np.testing.assert_array_equal(found.action_mask[:-1], right.action_mask)
+    assert found.action_mask[-1].all()
+    own = np.array([[0, 1, 1], [5, 5, 5]])
+    found = validate_trajectory(given._replace(final_action_mask=own), spaces)
+    np.testing.assert_array_equal(found.final_action_mask[0], [False, True, True])
+    own[0, 0] = 2
+    with pytest.raises(ValueError, match="`final_action_mask` must hold booleans, or 0 and 1. Received: 2"):
+        validate_trajectory(given._replace(final_action_mask=own), spaces)
+    with pytest.raises(ValueError, match=r"`final_action_mask` must have shape \(2, 3\)"):
+        validate_trajectory(given._replace(final_action_mask=own[:1]), spaces)
 
 
 def test_the_row_after_a_truncated_one_is_checked_where_the_learner_reads_the_last_observation_in_it():

@@ -44,6 +44,7 @@ class Cut(NamedTuple):
     row: Tensor  # int32, -1: none
     observation: tuple[Tensor, ...]  # leaves of the last observations
     memory: tuple[Tensor, ...]  # leaves of the states in which they are seen
+    mask: tuple[Tensor, ...]  # bool, that of the last observations, where there are masks
 
 
 class Rollout:
@@ -117,6 +118,7 @@ class Rollout:
             jnp.full((cuts, count), -1, jnp.int32),
             tuple(jnp.zeros((cuts, *leaf.shape), leaf.dtype) for leaf in carry.observation),
             tuple(jnp.zeros((cuts, *leaf.shape), leaf.dtype) for leaf in carry.memory),
+            (jnp.zeros((cuts, count, self._spaces.mask_size), bool),) if self._spaces.masked else (),
         )
 
         first = carry, none, jnp.zeros(count, jnp.int32)
@@ -138,7 +140,7 @@ class Rollout:
         state and the row's arrays.
         """
         (before, cut, counts), (row, key, drawn) = scan_state, row_inputs
-        mask = self._mask(before)
+        mask = self._mask(before.state, before.observation)
         acted = self._policy.step(self._inputs(before.observation, before.start, before.memory, drawn, mask), weights)
         of_step, of_reset = jax.random.split(key)
         action = self._spaces.action.unflatten(
@@ -150,7 +152,8 @@ class Rollout:
         truncated = (stepped.truncated != 0) & ~terminated
         done = terminated | truncated
         reward = jnp.asarray(stepped.reward, jnp.float32)
-        cut = _with_cut(cut, truncated, counts, row, seen, tuple(acted.state))
+        last_mask = () if mask is None else (self._mask(stepped.state, seen),)
+        cut = _with_cut(cut, truncated, counts, row, (seen, tuple(acted.state), last_mask))
         state, observation = self._reset_ended(done, of_reset, index, stepped.state, seen)
         returns, lengths = before.returns + reward, before.lengths + 1.0
         arrays = {
@@ -179,23 +182,25 @@ class Rollout:
         """Return the arrays of a block, from those of the scan."""
         found: dict[str, Tensor] = dict(arrays)
         fine = [jnp.bool_(True)]
-        last = jnp.maximum(counts - 1, 0)
-        columns = jnp.arange(len(counts))
+        last = jnp.minimum(jnp.maximum(counts - 1, 0), len(cut.row) - 1), jnp.arange(len(counts))
         observations = zip(
             self._spaces.observation.leaves, found.pop("observation"), after.observation, cut.observation, strict=True
         )
         for leaf, values, end, ends in observations:
             found[leaf.name] = jnp.concatenate([values, end[None]])
-            found[f"final_{leaf.name}"] = ends[jnp.minimum(last, len(ends) - 1), columns]
+            found[f"final_{leaf.name}"] = ends[last]
             fine += [_is_fine(leaf, found[leaf.name]), _is_fine(leaf, ends)]
         for leaf, values in zip(self._spaces.action.leaves, found.pop("action"), strict=True):
             found[leaf.name] = values.astype(leaf.dtype)
         found["start"] = jnp.concatenate([found["start"], after.start[None]])
-        found["final_row"] = cut.row[jnp.minimum(last, len(cut.row) - 1), columns]
+        found["final_row"] = cut.row[last]
         found |= {f"initial_state/{number}": leaf for number, leaf in enumerate(before.memory)}
         found["truncation_value"] = self._truncation_values(weights, cut)
         masks = jnp.bool_(True)
         if MASK_KEY in found:
+            following = jnp.expand_dims(self._mask(after.state, after.observation), 0)
+            found[MASK_KEY] = jnp.concatenate([found[MASK_KEY], following])
+            found[f"final_{MASK_KEY}"] = cut.mask[0][last]
             choices = (slice(each.first_column, each.first_column + each.size) for each in self._spaces.masks.choices)
             masks = jnp.stack([found[MASK_KEY][..., columns].any(-1).all() for columns in choices]).all()
         numbers = (jnp.isfinite(found[name]).all() for name in ("reward", "behaviour_log_prob"))
@@ -240,13 +245,13 @@ class Rollout:
         found = zip(leaves, self._spaces.observation.flatten(observation), strict=True)
         return tuple((value if leaf.start is None else value - leaf.start).astype(leaf.dtype) for leaf, value in found)
 
-    def _mask(self, carry: Carry) -> Tensor | None:
+    def _mask(self, state: Any, observation: tuple[Tensor, ...]) -> Tensor | None:
         """Return which actions are allowed, bool `[N, M]`; None where the environments give no masks."""
         if not self._spaces.masked:
             return None
         if self._masks_from_env:
-            return jax.vmap(getattr(self._env, MASK_KEY))(carry.state) != 0
-        parts = zip(self._spaces.observation.leaves, carry.observation, strict=True)
+            return jax.vmap(getattr(self._env, MASK_KEY))(state) != 0
+        parts = zip(self._spaces.observation.leaves, observation, strict=True)
         masks = [value.reshape(len(value), -1) for leaf, value in parts if leaf.path[:1] == (MASK_KEY,)]
         return jnp.concatenate(masks, axis=1) != 0
 
@@ -284,20 +289,18 @@ class Rollout:
         return jnp.concatenate(parts, axis=-1) if parts else jnp.zeros((*shape, 0))
 
 
-def _with_cut(
-    cut: Cut, truncated: Tensor, counts: Tensor, row: Tensor, observation: Sequence[Tensor], memory: Sequence[Tensor]
-) -> Cut:
-    """Return the cuts with those of a row. counts: the truncations of each column before it, `[N]`."""
+def _with_cut(cut: Cut, truncated: Tensor, counts: Tensor, row: Tensor, parts: tuple[tuple[Tensor, ...], ...]) -> Cut:
+    """Return the cuts with those of a row: its observations, memories and masks.
+
+    counts: the truncations of each column before it, `[N]`.
+    """
     places = truncated & (counts == jnp.arange(len(cut.row))[:, None])
 
     def put(new: Tensor, old: Tensor) -> Tensor:
         return jnp.where(places.reshape(*places.shape, *(1,) * (new.ndim - 1)), new, old)
 
-    return Cut(
-        jnp.where(places, row, cut.row),
-        tuple(map(put, observation, cut.observation)),
-        tuple(map(put, memory, cut.memory)),
-    )
+    found: Cut = jax.tree.map(put, Cut(row, *parts), cut)
+    return found
 
 
 def _keys(key: Tensor, index: Tensor) -> Tensor:

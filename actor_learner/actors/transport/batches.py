@@ -52,12 +52,13 @@ class ActorColumns:
     behaviour_log_prob: Array
     truncation_value: Array
     policy_version: Array  # `[b]`
-    action_mask: Array | None  # `[T, b, M]`
+    action_mask: Array | None  # `[T + 1, b, M]`
     env_index: Array  # `[b]`
     start: Array  # `[T + 1, b]`
     final_observation: tuple[Array, ...]  # leaves `[b, ...]`
     final_row: Array  # `[b]`
     initial_state: tuple[Array, ...]  # leaves `[b, ...]`
+    final_action_mask: Array | None  # `[b, M]`
     episode_return: Array
     episode_length: Array
     episode_info: Mapping[str, Array]
@@ -111,7 +112,8 @@ class Block:
     def columns(self, start: int, stop: int) -> ActorColumns:
         views = {name: columns_of(name, array, start, stop) for name, array in self.arrays.items()}
         info = {key: views.pop(EPISODE_INFO + key) for key in self.layout.info_keys}
-        return ActorColumns(episode_info=info, **{"action_mask": None, "initial_state": (), **by_field(views)})
+        absent: dict[str, Any] = {"action_mask": None, "initial_state": (), "final_action_mask": None}
+        return ActorColumns(episode_info=info, **absent | by_field(views))
 
     def erase(self, start: int = 0, stop: int | None = None) -> None:
         """Mark every row of the columns `[start, stop)` as unwritten, before they are assigned."""

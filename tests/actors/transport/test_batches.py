@@ -73,7 +73,8 @@ def test_leaves_and_masks_have_fields_of_their_own(arena):
     columns = block.columns(2, 4)
     assert [leaf.shape for leaf in columns.observation] == [(6, 2, 4, 4, 1), (6, 2), (6, 2, 2)]
     assert [leaf.shape for leaf in columns.action] == [(5, 2), (5, 2, 2)]
-    assert columns.action_mask.shape == (5, 2, 4)
+    assert columns.action_mask.shape == (6, 2, 4)
+    assert columns.final_action_mask.shape == (2, 4)
     assert block.views()["observation/hand/1"].dtype == np.float32
     seen, chosen, allowed, *_ = next(columns.rows())
     chosen[1][...] = 7
