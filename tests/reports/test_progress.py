@@ -37,7 +37,7 @@ def terminal(monkeypatch):
 def clock(monkeypatch):
     """Seconds that the test sets."""
     now = [100.0]
-    for module in ("progress", "displays"):
+    for module in ("watch", "displays"):
         monkeypatch.setattr(f"actor_learner.reports.{module}.time.monotonic", lambda: now[0])
     return now
 
