@@ -174,12 +174,6 @@ def _wrapper_kwargs(name: str, value: Any) -> dict[str, Any] | tuple[Any, ...]:
     return dict(value) if isinstance(value, Mapping) else tuple(value or ())
 
 
-def _check_vectorization(name: str, value: Any) -> Any:
-    if value == "threads":
-        raise refusal(name, "'auto' or 'sync' (where environments wait, more actors replace threads)", value)
-    return checks.check_choice(name, value, ("auto", "sync"))
-
-
 @dataclass(frozen=True, kw_only=True)
 @with_help
 class PoolSettings:
@@ -237,7 +231,7 @@ class PoolSettings:
         start_timeout: seconds for an actor to start, and to make and reset its environments.
     """
 
-    vectorization: Literal["auto", "sync"] = setting("auto", "environment", check=_check_vectorization)
+    vectorization: Literal["auto", "sync"] = choice(("auto", "sync"), "environment")
     wrappers: tuple[Any, ...] = setting(
         (),
         "environment",

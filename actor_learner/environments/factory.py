@@ -28,6 +28,7 @@ from actor_learner.environments.teams import PolicyOf, TeamGames
 from actor_learner.environments.turns import TurnGames
 from actor_learner.environments.wrapping import Wrapper, find_wrappers, wrapped
 from actor_learner.spaces.jax_env import JaxEnv, is_jax_env, names_jax_env
+from actor_learner.system.fields import removed
 
 _REQUIRED = ("num_envs", "single_observation_space", "single_action_space")
 
@@ -270,8 +271,8 @@ def resolve_env(
     Raises EnvError for an unknown id, a missing package, a value that isn't callable or can't be pickled.
     """
     if vectorization not in ("auto", "sync"):
-        instead = " (where environments wait, more actors replace threads)" if vectorization == "threads" else ""
-        raise EnvError(f"`vectorization` must be 'auto' or 'sync'{instead}. Received: {vectorization=}")
+        expected = f"`vectorization` must be 'auto' or 'sync'. Received: {vectorization=}"
+        raise EnvError(removed("vectorization", vectorization) or expected)
     if isinstance(env, EnvFactory):
         return env
     if not isinstance(env_kwargs, Mapping | None):

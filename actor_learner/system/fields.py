@@ -23,6 +23,7 @@ HINDSIGHT = ("future", "final", "episode")
 REMOVED: dict[tuple[str, str], str] = {
     ("acting", "auto"): "'actors' or 'device' (`actor-learner benchmark ENV --compare-devices cpu gpu` compares them)",
     ("precision", "float16"): "'bfloat16' or 'float32'",
+    ("vectorization", "threads"): "more actors (num_actors), which wait at the same time",
 }
 """(field, value that an earlier version took) -> what replaces it, to follow the word "use"."""
 

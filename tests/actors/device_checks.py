@@ -381,7 +381,7 @@ def test_what_breaks_the_protocol_is_one_line_in_actors_too():
         ({"envs_per_actor": 3}, "`envs_per_actor` must be left out"),
         ({"max_restarts": 3}, "`max_restarts` must be left out"),
         ({"wrappers": ["TimeLimit"]}, "wrappers"),
-        ({"vectorization": "threads"}, "where environments wait, more actors replace threads"),
+        ({"vectorization": "threads"}, "use more actors .num_actors."),
         ({"env_kwargs": {"noise": 1}}, "`env_kwargs` must be left out"),
         ({"num_envs": 0}, "`num_envs` must be"),
         ({"devices": 4, "num_envs": 8}, "`devices` must be at most 2"),

@@ -61,7 +61,6 @@ class CautiousPPO(al.PPO):
         ("callbacks", "module:factory", "a list of keras.callbacks.Callback objects or names, module:factory"),
         ("callbacks", ["EarlyStopping"], "a list of keras.callbacks.Callback objects or names, module:factory"),
         ("vectorization", "async", "one of 'auto', 'sync' (did you mean 'sync'?)"),
-        ("vectorization", "threads", "'auto' or 'sync' (where environments wait, more actors replace threads)"),
         ("device", "tpu", "one of 'auto', 'cpu', 'gpu' (did you mean 'gpu'?)"),
         ("image_network", "resnet", "one of 'auto', 'nature', 'impala', 'small'"),
         ("distribution", "beta", "one of 'gaussian', 'squashed'"),

@@ -134,7 +134,10 @@ class TestResolve:
             ([Arrays()], "must be a callable that builds the environment. Received: a ready one"),
             ([Script([])], "must be a callable that builds the environment. Received: a ready one"),
             (["CartPole-v1", None, "async"], "'auto' or 'sync'. Received: vectorization='async'"),
-            (["CartPole-v1", None, "threads"], "more actors replace threads). Received: vectorization='threads'"),
+            (
+                ["CartPole-v1", None, "threads"],
+                "use more actors (num_actors), which wait at the same time. Received: vectorization='threads'",
+            ),
             ([lambda num_envs: Arrays(num_envs), None, "sync"], "needs single environments"),
             ([Script, {"episode": 3}], "`Script(episodes, observation_space=None)` can't be called"),
             ([Script, {"episode": 3}], "Received: env_kwargs={'episode': 3}"),
