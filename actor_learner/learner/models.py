@@ -14,6 +14,7 @@ from keras import ops
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, OffPolicy
 from actor_learner.learner import backend
 from actor_learner.networks import contract
+from actor_learner.spaces.kinds import middle
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import drop_mask
 from actor_learner.system.types import Nest, Tensor
@@ -102,11 +103,9 @@ class TrainedModels:
         action = rows[0] if len(rows) == 1 else ops.concatenate(rows, axis=-1)
         if self._squashed:
             return ops.tanh(action)
-        low, high = (
-            np.concatenate([np.asarray(getattr(leaf.space, bound), np.float32).reshape(-1) for leaf in self._leaves])
-            for bound in ("low", "high")
-        )
-        scaled = (action - (low / 2 + high / 2)) / (high / 2 - low / 2)
+        middles = [middle(leaf.space, np.float32) for leaf in self._leaves]
+        centre, half = (np.concatenate([part.reshape(-1) for part in parts]) for parts in zip(*middles, strict=True))
+        scaled = (action - centre) / half
         return ops.clip(scaled, -1.0, 1.0) if clipped else scaled
 
     def critic_outputs(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:

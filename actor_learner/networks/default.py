@@ -30,7 +30,7 @@ from actor_learner.networks.initializers import Orthogonal, VarianceScaling
 from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization, OneHot, apply_layer
 from actor_learner.networks.memory import GateBias, Recurrent
 from actor_learner.spaces import structure as spaces
-from actor_learner.spaces.kinds import Box, Discrete, MultiDiscrete
+from actor_learner.spaces.kinds import Box, Discrete, MultiDiscrete, middle
 from actor_learner.system.fields import MEMORIES, check_choice, check_count, check_heads, refusal
 from actor_learner.system.types import Tensor
 
@@ -433,12 +433,11 @@ class _Builder:
 
 def _within_bounds(mean: Tensor, leaf: spaces.Leaf, noise: float) -> tuple[Tensor, list[float]]:
     """Return a Box's means within its bounds, and fixed log standard deviations, from halves of their distance."""
-    low, high = (np.asarray(bound, np.float32).reshape(-1) for bound in (leaf.space.low, leaf.space.high))
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+    centre, half = (part.reshape(-1) for part in middle(leaf.space, np.float32))
+    if not np.isfinite(half).all():
         raise ValueError(f"Means within bounds need finite ones. Received: {leaf.label} of {leaf.space}")
-    half = high / 2 - low / 2  # halved first: the difference may overflow
     log_std = np.log(np.maximum(noise * half, math.exp(_LOG_STDS[0]))).tolist()
-    return ops.tanh(mean) * half + (low / 2 + high / 2), log_std
+    return ops.tanh(mean) * half + centre, log_std
 
 
 def _vector_features(observation: Tensor, leaf: spaces.Leaf, normalize: bool, prefix: str) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 from keras import layers, ops
 
 from actor_learner.networks.distributions import GREEDY, NAMES, distribution_for
-from actor_learner.spaces.kinds import Box, from_json
+from actor_learner.spaces.kinds import Box, from_json, middle
 from actor_learner.spaces.structure import Leaf, action_structure
 from actor_learner.system.fields import check_choice, check_number, refusal
 from actor_learner.system.types import Tensor
@@ -268,7 +268,8 @@ def _to_env(leaf: Leaf, action: Tensor, distribution: str) -> Tensor:
         return ops.cast(action, dtype) if leaf.start is None else ops.cast(action, dtype) + leaf.start.astype(dtype)
     low, high = (np.asarray(bound, np.float32) for bound in (leaf.space.low, leaf.space.high))
     if distribution == "squashed":
-        action = low / 2 + high / 2 + (high / 2 - low / 2) * ops.tanh(action)
+        centre, half = middle(leaf.space, np.float32)
+        action = centre + half * ops.tanh(action)
     low = np.where(low < leaf.space.low, np.nextafter(low, np.float32(np.inf)), low)  # bounds in float64 lie between
     high = np.where(high > leaf.space.high, np.nextafter(high, np.float32(-np.inf)), high)
     return ops.cast(ops.minimum(ops.maximum(action, low), high), dtype)

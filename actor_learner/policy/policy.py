@@ -22,7 +22,7 @@ from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.inputs import ObservationReader
 from actor_learner.policy.noise import Noise, Seed
 from actor_learner.policy.state import State, read_start
-from actor_learner.spaces.kinds import Box
+from actor_learner.spaces.kinds import Box, middle
 from actor_learner.spaces.structure import Leaf
 from actor_learner.system.fields import check_count
 from actor_learner.system.hub import local_path
@@ -398,8 +398,7 @@ def leaf_to_env(leaf: Leaf, distribution: str) -> Callable[[Any], Any]:
 def _box_to_env(space: Any, dtype: np.dtype[Any], distribution: str) -> Callable[[Any], Any]:
     low, high = space.low, space.high
     if distribution == "squashed":
-        # Halved first, because the difference of the largest bounds is infinite. Rounding may step over a bound.
-        centre, scale = low / 2 + high / 2, high / 2 - low / 2
+        centre, scale = middle(space)  # rounding may step over a bound
         return lambda action: np.clip(centre + scale * np.tanh(np.asarray(action, dtype)), low, high)
     if np.isinf(low).all() and np.isinf(high).all():
         return lambda action: np.asarray(action, dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.spaces.kinds import Tuple
+from actor_learner.spaces.kinds import Tuple, middle
 from actor_learner.spaces.leaves import check_array, check_values
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import Leaf, Structure
@@ -94,18 +94,12 @@ def _leaf(leaf: Leaf, column: Sequence[Any], squashed: bool) -> Array:
 
 def before_tanh(leaf: Leaf, action: Array) -> Array:
     """Return what a policy that squashes by tanh has drawn where a Box with bounds got an action `[..., *shape]`."""
-    centre, half = _middle(leaf)
+    centre, half = middle(leaf.space, np.float64)
     return np.arctanh(np.clip((action - centre) / half, -_NEAR_BOUNDS, _NEAR_BOUNDS))
 
 
 def after_tanh(leaf: Leaf, action: Array) -> Array:
     """Return the action that a Box with bounds gets of one before tanh, `[..., *shape]`."""
-    centre, half = _middle(leaf)
+    centre, half = middle(leaf.space, np.float64)
     found: Array = centre + half * np.tanh(action)
     return found
-
-
-def _middle(leaf: Leaf) -> tuple[Array, Array]:
-    """Return the centre of a Box's bounds, and half of their distance."""
-    low, high = (np.asarray(bound, np.float64) for bound in (leaf.space.low, leaf.space.high))
-    return low / 2 + high / 2, high / 2 - low / 2

@@ -112,6 +112,15 @@ class Tuple(Kind):
     spaces: tuple[Any, ...]
 
 
+def middle(space: Any, dtype: Any = None) -> tuple[Array, Array]:
+    """Return the centre of a Box's bounds, and half of their distance, in a dtype; None: the space's.
+
+    Bounds are halved first: the difference of the largest ones is infinite.
+    """
+    low, high = np.asarray(space.low, dtype) / 2, np.asarray(space.high, dtype) / 2
+    return low + high, high - low
+
+
 def to_json(space: Any) -> dict[str, Any]:
     """Return a space as a JSON object, for `from_json`. Raises ValueError for an unsupported kind."""
     if isinstance(space, Dict):

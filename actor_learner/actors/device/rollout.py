@@ -17,7 +17,7 @@ from actor_learner.environments.jax.vector import reset_ended
 from actor_learner.learner.acting import DeviceStep
 from actor_learner.learner.jax.compiled import AXIS
 from actor_learner.spaces.jax_env import JaxEnv
-from actor_learner.spaces.kinds import Box
+from actor_learner.spaces.kinds import Box, middle
 from actor_learner.spaces.structure import MASK_KEY, Leaf
 from actor_learner.spaces.trajectory import BY_COLUMN
 from actor_learner.system.types import Tensor
@@ -334,7 +334,7 @@ def _to_env(leaf: Leaf, distribution: str) -> Callable[[Tensor], Tensor]:
         return lambda action: action.astype(dtype) + start
     low, high = leaf.space.low.astype(dtype), leaf.space.high.astype(dtype)
     if distribution == "squashed":
-        centre, scale = low / 2 + high / 2, high / 2 - low / 2
+        centre, scale = middle(leaf.space, dtype)
         return lambda action: jnp.clip(centre + scale * jnp.tanh(action.astype(dtype)), low, high)
     return lambda action: jnp.clip(action.astype(dtype), low, high)
 

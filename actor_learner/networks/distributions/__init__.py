@@ -27,7 +27,7 @@ from actor_learner.networks.distributions.parts import (
     MultiCategorical,
     SquashedGaussian,
 )
-from actor_learner.spaces.kinds import Box, Discrete, MultiBinary, MultiDiscrete
+from actor_learner.spaces.kinds import Box, Discrete, MultiBinary, MultiDiscrete, middle
 from actor_learner.spaces.structure import Leaf, Structure
 from actor_learner.system.fields import check_choice
 from actor_learner.system.types import Tensor
@@ -169,4 +169,4 @@ def _half_widths(leaf: Leaf) -> tuple[float, ...]:
             "`distribution='squashed'` needs finite bounds, low below high; use 'gaussian', or rescale the action in a "
             f"wrapper. Received: {leaf.label}{list(index) or ''} in [{low[index]}, {high[index]}]"
         )
-    return tuple((high / 2 - low / 2).reshape(-1).tolist())
+    return tuple(middle(leaf.space, np.float64)[1].reshape(-1).tolist())
