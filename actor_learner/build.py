@@ -18,8 +18,7 @@ from actor_learner.actors.pool import ActorPool, PoolPolicy
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.pool_checks import check_listens, check_memory, check_tf32
 from actor_learner.config.settings import PoolSettings, names_of
-from actor_learner.environments.factory import resolve_env
-from actor_learner.environments.goals import goal_environment
+from actor_learner.environments.factory import goal_environment, resolve_env
 from actor_learner.networks.saving import check_can_be_saved, load_network, save_network
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.policy import load_policy

@@ -25,14 +25,13 @@ from actor_learner.config.references import (
     same_env,
 )
 from actor_learner.config.settings import check_wrappers
-from actor_learner.environments.agents import AgentsVectorEnv
+from actor_learner.environments.agents import AgentsVectorEnv, TurnGames
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.opponents import RANDOM, Opponent
 from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv
 from actor_learner.environments.teams import PolicyOf, environments_of
-from actor_learner.environments.turns import TurnGames
 from actor_learner.networks.saving import load_network
 from actor_learner.policy.policy import Policy, has_policy, load_policy
 from actor_learner.replay import minari_datasets

@@ -19,7 +19,7 @@ from actor_learner.actors.transport.weights import read_weights
 from actor_learner.actors.turns import TurnWriter
 from actor_learner.config.pool_checks import first_envs
 from actor_learner.config.settings import PoolSettings
-from actor_learner.environments.agents import AgentsVectorEnv
+from actor_learner.environments.agents import AgentsVectorEnv, TurnGames
 from actor_learner.environments.calls import Call, CallError
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.episodes import Episodes
@@ -28,7 +28,6 @@ from actor_learner.environments.factory import EnvFactory
 from actor_learner.environments.opponents import Opponent
 from actor_learner.environments.self_play import SelfPlayVectorEnv
 from actor_learner.environments.teams import environments_of
-from actor_learner.environments.turns import TurnGames
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.policy import Policy

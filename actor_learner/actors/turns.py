@@ -15,11 +15,11 @@ import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 
 from actor_learner.actors.transport.batches import ActorColumns
+from actor_learner.environments.agents import TurnGames
 from actor_learner.environments.buffers import Observations
 from actor_learner.environments.episodes import number
 from actor_learner.environments.errors import ApiError, EnvError
 from actor_learner.environments.games import Agent, End
-from actor_learner.environments.turns import TurnGames
 from actor_learner.policy.policy import Policy
 from actor_learner.system.types import Array, Leaves
 

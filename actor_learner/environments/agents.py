@@ -1,4 +1,4 @@
-"""Parallel games of several agents as vector environments: each agent is an environment."""
+"""Games of several agents, of whom each is an environment: Parallel ones step as vector environments."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from actor_learner.environments.games import (
     agents_of,
     batch_of,
     close_game,
+    course_of,
     mask_space,
     require_agents,
     require_known,
@@ -228,3 +229,42 @@ class AgentsVectorEnv(AnyVectorEnv):
         if self._masks:
             add_masks(infos, self._masks, self.num_envs)
         return infos
+
+
+class TurnGames(AnyVectorEnv):
+    """The agents of turn-based games. Only one of each game decides at a time, so that there is no `step` for all.
+
+    An actor plays the games decision by decision (`actors.turns`). `reset` starts them, and shows in each row what the
+    agent sees that decides in its game.
+
+    Raises EnvError for games whose agents differ in their spaces.
+    """
+
+    def __init__(self, games: Sequence[Any], name: str) -> None:
+        self._raw, self._name = list(games), name
+        self.courses = [course_of(game, name) for game in games]
+        self.agents: list[Agent] = self.courses[0].agents
+        self.num_envs = len(games) * len(self.agents)
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space, self.single_action_space = shared_spaces(games[0], name)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start all games, each with the seed of its first row."""
+        seen, masks, infos = [], {}, dict[str, Any]()
+        for number, course in enumerate(self.courses):
+            first = number * len(self.agents)
+            course.start(None if seed is None else seed + first)
+            (turn,) = course.deciding.values()
+            for row in range(first, first + len(self.agents)):
+                seen.append(turn.observation)
+                if turn.mask is not None:
+                    masks[row] = turn.mask
+        if masks:
+            add_masks(infos, masks, self.num_envs)
+        return batch_of(self.single_observation_space, seen, self._name), infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        for game in self._raw:
+            close_game(game)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,23 +15,22 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actor_learner.environments.agents import AgentsVectorEnv, ParallelGames
+from actor_learner.environments.agents import AgentsVectorEnv, ParallelGames, TurnGames
 from actor_learner.environments.atari import make_atari, make_single_atari
 from actor_learner.environments.autoreset import AnyVectorEnv, declared_autoreset_mode
 from actor_learner.environments.envpool import PREFIX, find_envpool
 from actor_learner.environments.errors import EnvError, calling
 from actor_learner.environments.games import agents_of, is_game, is_turn_based, of_supersuit
 from actor_learner.environments.jax.source import JaxSource, find_jax_env, misfit_of
-from actor_learner.environments.lookup import find_env, sendable_spec
+from actor_learner.environments.lookup import Wrapper, find_env, find_wrappers, sendable_spec, wrapper_name
 from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv
 from actor_learner.environments.serial import SerialVectorEnv
 from actor_learner.environments.teams import PolicyOf, TeamGames
-from actor_learner.environments.turns import TurnGames
-from actor_learner.environments.wrapping import Wrapper, find_wrappers, wrapped
 from actor_learner.spaces.jax_env import JaxEnv, is_jax_env, names_jax_env
 from actor_learner.system.fields import removed
 
 _REQUIRED = ("num_envs", "single_observation_space", "single_action_space")
+_GIVE = "give the function (achieved goals, desired goals, infos) -> rewards, which hindsight needs"
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ class EnvFactory:
     seats: Seats | None = None  # how a game's seats are taken; None: a policy has all of them
     policy_of: PolicyOf | None = None  # which policy plays which agents; None: there is one policy
     with_state: bool = False  # True for a centralized value, which sees a Parallel game's state
+
+    @property
+    def builds_singles(self) -> bool:
+        """True if it can build single environments, too."""
+        return not self.native or (isinstance(self.source, EnvSpec) and self.source.entry_point is not None)
 
     def jax_env(self) -> JaxEnv | None:
         """Build the environment as functions in JAX; None where it isn't written in JAX. Raises EnvError."""
@@ -101,7 +106,7 @@ class EnvFactory:
 
         Raises EnvError if there are only whole vector environments.
         """
-        if self.native and not (isinstance(self.source, EnvSpec) and self.source.entry_point is not None):
+        if not self.builds_singles:
             raise EnvError(
                 f"`{name}` needs single environments, but `{self.name}` builds only whole vector environments. "
                 f"Received: {name}={value!r}"
@@ -175,7 +180,14 @@ class EnvFactory:
                 hint = ". Give an environment in JAX as an object, or by its name, jax:module:name"
             raise EnvError(f"`{self.name}` must return a gymnasium.Env{hint}. Received: {_kind(env)}")
         for wrapper in self.wrappers:
-            env = wrapped(env, wrapper, self.name)
+            what = f"wrapper `{wrapper_name(wrapper.func)}` of env `{self.name}`"
+            with calling(what, "can't be built:"):
+                env = wrapper(env)
+            if not isinstance(env, gym.Env):
+                raise EnvError(f"{what} must return a gymnasium.Env. Received: {_kind(env)}")
+            if isinstance(env, gym.Wrapper) and "env" not in vars(env):
+                received = "a wrapper without `env`"
+                raise EnvError(f"{what} must call super().__init__(env) in its __init__. Received: {received}")
         return env
 
     def _make_bare(self) -> Any:
@@ -301,6 +313,28 @@ def resolve_env(
     if check_pickle:
         factory.dumps()
     return factory
+
+
+@contextlib.contextmanager
+def goal_environment(factory: EnvFactory) -> Iterator[tuple[Any, Callable[..., Any]]]:
+    """Build a single environment; yield it with its `compute_reward`, and close it afterwards.
+
+    Raises EnvError if there is no single environment, if it can't be built, or has no such method.
+    """
+    if not factory.builds_singles:
+        text = f"`{factory.name}` builds only whole vector environments"
+        raise EnvError(f"`compute_reward`: {text}; {_GIVE}. Received: compute_reward=None")
+    with calling(f"env `{factory.name}`", "can't be built:"):
+        env = replace(factory, native=False).make_one()
+    try:
+        if not callable(function := getattr(env.unwrapped, "compute_reward", None)):
+            text = f"`{factory.name}` has no method of this name"
+            raise EnvError(f"`compute_reward`: {text}; {_GIVE}. Received: compute_reward=None")
+        with calling(f"env `{factory.name}`", "can't be reset:"):
+            env.reset()  # which some functions rely on
+        yield env, function
+    finally:
+        env.close()
 
 
 def _print_mujoco_warnings_once() -> None:

@@ -1,4 +1,4 @@
-"""Lookup of names, without building anything: a Gymnasium id, `module:Id-v0`, `module:factory`, a wrapper."""
+"""Lookup of names, without building anything: a Gymnasium id, `module:Id-v0`, `module:factory`, wrappers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from gymnasium import wrappers
 from gymnasium.envs.registration import EnvSpec, registry
+from gymnasium.vector import VectorWrapper
 
 from actor_learner.environments.errors import EnvError, describe_error, short
+from actor_learner.system.fields import misfit
 from actor_learner.system.installation import install_command
 from actor_learner.system.keras_import import is_installed
+
+Wrapper = functools.partial[Any]  # takes an environment
 
 
 class Namespace(NamedTuple):
@@ -174,7 +178,34 @@ def _check_requirement(entry_point: str, env: str) -> None:
         raise EnvError(f"`{env}` needs the package `{top}`, which is not installed. Received: env={env!r}")
 
 
-def find_wrapper(wrapper: str) -> Callable[..., Any]:
+def find_wrappers(
+    wrappers: Sequence[str | Callable[..., Any]], wrapper_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+) -> tuple[Wrapper, ...]:
+    """Return each wrapper with its keyword arguments, and build nothing.
+
+    Args:
+        wrappers: Names "module:Class", which are imported, or callables that take an environment.
+        wrapper_kwargs: Class name -> keyword arguments, or keyword arguments for each wrapper in turn.
+
+    Raises EnvError for a name that can't be imported, and for keyword arguments that no wrapper takes.
+    """
+    found = [_find_wrapper(wrapper) if isinstance(wrapper, str) else wrapper for wrapper in wrappers]
+    names = [wrapper_name(wrapper) for wrapper in found]
+    if isinstance(wrapper_kwargs, Mapping):
+        for name in wrapper_kwargs:
+            if name not in names:
+                near = closest(name, names)
+                hint = f"did you mean {near!r}?" if near else f"the wrappers are {', '.join(names) or 'none'}."
+                raise EnvError(f"`wrapper_kwargs` has no wrapper's name; {hint} Received: {name!r}")
+        wrapper_kwargs = [wrapper_kwargs.get(name, {}) for name in names]
+    elif wrapper_kwargs and len(wrapper_kwargs) != len(found):
+        expected = f"a dict for each of the {len(found)} wrappers, or a dict by class name"
+        raise EnvError(f"`wrapper_kwargs` must be {expected}. Received: {len(wrapper_kwargs)} dicts")
+    given = wrapper_kwargs or [{}] * len(found)
+    return tuple(_bound(wrapper, kwargs) for wrapper, kwargs in zip(found, given, strict=True))
+
+
+def _find_wrapper(wrapper: str) -> Callable[..., Any]:
     """Return the wrapper that "module:Class" names. Raises EnvError if there is no such thing."""
     module_name, separator, attribute = wrapper.partition(":")
     if not separator:
@@ -188,6 +219,28 @@ def find_wrapper(wrapper: str) -> Callable[..., Any]:
         hint = f" (did you mean {module_name}:{near}?)" if near else ""
         raise EnvError(f"`{module_name}` has no wrapper `{attribute}`{hint}. Received: wrappers={wrapper!r}")
     return found  # type: ignore[no-any-return]
+
+
+def _bound(wrapper: Callable[..., Any], kwargs: Any) -> Wrapper:
+    name = wrapper_name(wrapper)
+    if not isinstance(kwargs, Mapping):
+        raise EnvError(f"`wrapper_kwargs` of {name} must be a dict with names as keys. Received: {kwargs!r}")
+    if isinstance(wrapper, type) and issubclass(wrapper, VectorWrapper):
+        raise EnvError(
+            "`wrappers` go around single environments, but this one takes a vector environment. "
+            f"Received: {wrapper.__module__}:{name}"
+        )
+    if error := misfit(wrapper, None, **kwargs):
+        raise EnvError(
+            f"wrapper `{name}` can't be called with these `wrapper_kwargs`: {error}; at a shell they are "
+            f"--wrapper-kwargs '{{\"{name}\": {{...}}}}'. Received: {dict(kwargs)}"
+        ) from error
+    return functools.partial(wrapper, **kwargs)
+
+
+def wrapper_name(wrapper: Any) -> str:
+    """Return the name of a wrapper's class, as `wrapper_kwargs` has it."""
+    return str(getattr(wrapper, "__qualname__", type(wrapper).__qualname__)).rpartition(".")[2]
 
 
 def _import_module(name: str, argument: str, value: str) -> ModuleType:

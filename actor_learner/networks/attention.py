@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from actor_learner.networks.initializers import VarianceScaling
+from actor_learner.networks.layers import VarianceScaling
 from actor_learner.networks.memory import Memory
 from actor_learner.system.fields import HEADS, check_count, check_heads
 from actor_learner.system.types import Tensor

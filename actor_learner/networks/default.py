@@ -26,8 +26,15 @@ from actor_learner.networks.images import (
     scaled,
     stacks_frames,
 )
-from actor_learner.networks.initializers import Orthogonal, VarianceScaling
-from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization, OneHot, apply_layer
+from actor_learner.networks.layers import (
+    ActionDistribution,
+    LogStd,
+    ObservationNormalization,
+    OneHot,
+    Orthogonal,
+    VarianceScaling,
+    apply_layer,
+)
 from actor_learner.networks.memory import GateBias, Recurrent
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.kinds import Box, Discrete, MultiDiscrete, middle

@@ -119,7 +119,7 @@ def _file_names(name: str) -> list[str]:
 def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str]) -> keras.Model:
     import keras
 
-    from actor_learner.networks import attention, initializers, layers, memory, step  # noqa: F401 - registers classes
+    from actor_learner.networks import attention, layers, memory, step  # noqa: F401 - registers classes
 
     try:
         check_network_file(file)

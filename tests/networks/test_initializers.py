@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from actor_learner.networks.initializers import Orthogonal, VarianceScaling
+from actor_learner.networks.layers import Orthogonal, VarianceScaling
 
 jax = pytest.importorskip("jax", reason="needs jax")
 
