@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Dict, Discrete
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space, create_empty_array, iterate
+from gymnasium.vector.utils import create_empty_array, iterate
 
-from actor_learner.environments.autoreset import AnyVectorEnv
+from actor_learner.environments.autoreset import AnyVectorEnv, declare
 from actor_learner.environments.games import (
     Agent,
     agents_of,
@@ -140,17 +140,14 @@ class AgentsVectorEnv(AnyVectorEnv):
 
     def __init__(self, games: ParallelGames, agents: Collection[Agent] | None = None) -> None:
         self.games, self._name = games, games.name
-        self.num_envs = games.add(self, agents)
+        count = games.add(self, agents)
         self._rows = games.places(self)
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        spaces = shared_spaces(games.games[0], games.name, list(self._rows[0]))
-        self.single_observation_space, self.single_action_space = spaces
+        observation, action = shared_spaces(games.games[0], games.name, list(self._rows[0]))
         if games.state_space is not None:
-            own: Any = without_mask(self.single_observation_space)
+            own: Any = without_mask(observation)
             for_value = (AGENT_KEY, Discrete(len(games.agents[0]))), (STATE_KEY, games.state_space)
-            self.single_observation_space = Dict([(OWN_KEY, own), *for_value])
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+            observation = Dict([(OWN_KEY, own), *for_value])
+        declare(self, count, AutoresetMode.SAME_STEP, observation, action)
         first = create_empty_array(self.single_observation_space, self.num_envs, np.zeros)
         self._newest: list[Any] = list(iterate(self.observation_space, first))
         # A policy's agents may all come after the first reset, which says whether there are masks.
@@ -244,11 +241,8 @@ class TurnGames(AnyVectorEnv):
         self._raw, self._name = list(games), name
         self.courses = [course_of(game, name) for game in games]
         self.agents: list[Agent] = self.courses[0].agents
-        self.num_envs = len(games) * len(self.agents)
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space, self.single_action_space = shared_spaces(games[0], name)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        count = len(games) * len(self.agents)
+        declare(self, count, AutoresetMode.SAME_STEP, *shared_spaces(games[0], name))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start all games, each with the seed of its first row."""

@@ -20,61 +20,46 @@ _LIFE_OPTIONS = ("episodic_life", "life_loss_info")
 _DEFAULTS = {"reward_clipping": False, "num_threads": 1}
 
 
-class LifeLoss(VectorWrapper):
+class _LifeLoss:
     """Makes a lost life terminal for learning, while the game goes on and statistics are of whole games.
 
     As in the Atari papers since DQN, rows of lost lives are `terminated`. `infos["life_lost"]` marks them, and no reset
     follows them. The environment must give its `lives` in every info.
     """
 
-    def __init__(self, env: AnyVectorEnv) -> None:
-        super().__init__(env)
-        self._lives: Array = np.zeros(env.num_envs, np.int64)
-        self._ended: Array = np.zeros(env.num_envs, bool)
+    env: Any
+    _lives: Any
+    _ended: Any
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, infos = self.env.reset(seed=seed, options=options)
-        self._lives = _lives(infos)
-        self._ended = np.zeros(self.num_envs, bool)
+        self._lives, self._ended = _lives(infos), np.False_
         return observation, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         observation, reward, terminated, truncated, infos = self.env.step(actions)
-        lives = _lives(infos)
-        ended = terminated | truncated
-        # A row after an end starts a game, maybe with fewer lives than the game before it had left.
-        lost = _is_lost(lives, self._lives) & ~ended & ~self._ended
+        lives, ended = _lives(infos), np.logical_or(terminated, truncated)
+        # Some games show no lives for a few frames before their own end. A row after an end starts a game, maybe with
+        # fewer lives than the game before it had left.
+        lost = (lives < self._lives) & (lives > 0) & ~ended & ~self._ended
         self._lives, self._ended = lives, ended
         if lost.any():
             terminated, infos = terminated | lost, {**infos, LIFE_LOST: lost}
         return observation, reward, terminated, truncated, infos
 
 
-class SingleLifeLoss(gym.Wrapper):
-    """Does for one environment what `LifeLoss` does for a vector environment."""
+class LifeLoss(_LifeLoss, VectorWrapper):
+    """Makes lost lives terminal in a vector environment."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(seed=seed, options=options)
-        self._lives = _lives(info)
-        return observation, info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        lives = _lives(info)
-        lost = bool(_is_lost(lives, self._lives)) and not (terminated or truncated)
-        self._lives = lives
-        return observation, reward, terminated or lost, truncated, {**info, LIFE_LOST: lost}
+class SingleLifeLoss(_LifeLoss, gym.Wrapper):
+    """Makes lost lives terminal in one environment."""
 
 
 def _lives(infos: Mapping[str, Any]) -> Array:
     if "lives" not in infos:
         raise EnvError(f"`episodic_life=True` needs `lives` in every info. Received: {list(infos)}")
     return np.array(infos["lives"])
-
-
-def _is_lost(lives: Array, before: Array) -> Array:
-    """Return where a life was lost. Some games show no lives for a few frames before their own end."""
-    return (lives < before) & (lives > 0)
 
 
 def make_atari(spec: EnvSpec, num_envs: int, env_kwargs: Mapping[str, Any]) -> AnyVectorEnv:

@@ -9,12 +9,21 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
 
 from actor_learner.spaces.structure import children
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 MAX_SEED = 2**31  # seeds are below it: the limit of simulators in C
 _MODES = {mode.value.lower(): mode for mode in AutoresetMode}
+
+
+def declare(env: AnyVectorEnv, num_envs: int, mode: AutoresetMode, observation: Any, action: Any) -> None:
+    """Set the number, the autoreset mode and the spaces of a vector environment, given those of one environment."""
+    env.num_envs = num_envs
+    env.metadata = {**env.metadata, "autoreset_mode": mode}
+    env.single_observation_space, env.single_action_space = observation, action
+    env.observation_space, env.action_space = batch_space(observation, num_envs), batch_space(action, num_envs)
 
 
 def layers(env: Any) -> Iterator[Any]:

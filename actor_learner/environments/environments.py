@@ -36,7 +36,6 @@ if tuple(int(number) for number in gym.__version__.split(".")[:2]) >= (1, 4):
 
 ENDLESS_STEPS = 100_000
 """Env steps after which an episode that hasn't ended causes a warning."""
-_OLD_FINAL_OBS = "final_observation"
 _SEARCHED_EPISODES = 20  # after which `info_keys` that none of them had cause a warning
 
 
@@ -219,9 +218,8 @@ class Environments:
 
     def warn_of_missing_info(self, least: int = 1) -> None:
         """Warn, once, of `info_keys` that no episode had, if at least so many have ended."""
-        missing, others, episodes = self._statistics.missing_info()
-        if missing and episodes >= least:
-            self._statistics.seek_no_more()
+        missing, others, episodes = self._statistics.missing_info(least)
+        if missing:
             warnings.warn(
                 f"{self._where()}: the last `info` of none of {episodes} episodes has {', '.join(missing)} of "
                 f"`info_keys`; its numbers are {', '.join(others) or 'none'}",
@@ -245,7 +243,10 @@ class Environments:
         terminated, cut_off = terminated & valid, truncated & valid
         truncated = cut_off & ~terminated
         ended = terminated | truncated
-        self._check_leaving(valid & ~ended)
+        if self._absent is not None and (leaving := self._absent & valid & ~ended).any():  # its return is unknown
+            where = self._describe_row(int(np.flatnonzero(leaving)[0]))
+            rule = "must be terminated or truncated in the step after which `infos` marks it as absent"
+            raise EnvError(f"The episode of {where} {rule}. Received: neither")
         if LIFE_LOST in infos:  # a life may be lost in the step that a time limit cuts off
             ended = cut_off | (terminated & ~np.asarray(infos[LIFE_LOST], dtype=bool))
         self._resetting = None
@@ -322,13 +323,6 @@ class Environments:
         self._reward[resetting] = 0.0
         self._statistics.start(resetting, self._step)
         return ~resetting
-
-    def _check_leaving(self, ongoing: Array) -> None:
-        """Raise EnvError for a row without a part in the next step whose episode goes on: its return is unknown."""
-        if self._absent is not None and (leaving := self._absent & ongoing).any():
-            where = self._describe_row(int(np.flatnonzero(leaving)[0]))
-            rule = "must be terminated or truncated in the step after which `infos` marks it as absent"
-            raise EnvError(f"The episode of {where} {rule}. Received: neither")
 
     def _vector_reset(self, into: Observations, **kwargs: Any) -> dict[str, Any]:
         """Reset the environments, write the observation, and return the infos."""
@@ -434,9 +428,8 @@ class Environments:
     def _check_final_obs(self, infos: dict[str, Any]) -> None:
         given, same_step = "final_obs" in infos, self.autoreset_mode is AutoresetMode.SAME_STEP
         if same_step and not given:
-            older = (
-                ", but `infos['final_observation']`, its name before Gymnasium 1.0" if _OLD_FINAL_OBS in infos else ""
-            )
+            named = ", but `infos['final_observation']`, its name before Gymnasium 1.0"
+            older = named if "final_observation" in infos else ""
             raise EnvError(
                 f"{self._where()} gave no `infos['final_obs']` at the end of an episode{older}: put the last "
                 "observations there, or declare another `metadata['autoreset_mode']` if it isn't reset in that step. "

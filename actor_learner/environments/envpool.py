@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 
 from actor_learner.environments.atari import LifeLoss, split_life_options
-from actor_learner.environments.autoreset import MAX_SEED, AnyVectorEnv
+from actor_learner.environments.autoreset import MAX_SEED, AnyVectorEnv, declare
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.lookup import closest
 
@@ -49,16 +48,12 @@ class EnvPoolVectorEnv(AnyVectorEnv):
     def __init__(self, task: str, num_envs: int, seed: int | None, options: dict[str, Any]) -> None:
         self._task, self._options = task, {"num_threads": 1, **options}
         self.num_envs = num_envs
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self._seed = int(np.random.default_rng().integers(MAX_SEED) if seed is None else seed) % (MAX_SEED - num_envs)
         self._stepped = False
         self._pool = self._build()
         if self._pool.config.get("max_num_players", 1) > 1:
             raise EnvError(f"`{PREFIX}{task}` is for several players, which is not supported. Received: env={task!r}")
-        self.single_observation_space = self._pool.observation_space
-        self.single_action_space = self._pool.action_space
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        declare(self, num_envs, AutoresetMode.NEXT_STEP, self._pool.observation_space, self._pool.action_space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, seeded with consecutive numbers from `seed`."""

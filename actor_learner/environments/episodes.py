@@ -82,15 +82,14 @@ class EpisodeStatistics:
                 self._missing = {key: None for key in self._missing if key not in info}
                 self._others |= {name: None for each in infos for name in _numbers(each, row)}
 
-    def missing_info(self) -> tuple[list[str], list[str], int]:
-        """Return the `info_keys` that no episode had, the numbers that they had, and how many episodes have ended.
+    def missing_info(self, least: int) -> tuple[list[str], list[str], int]:
+        """Return, once, the `info_keys` that no episode had, the numbers that they had, and how many have ended.
 
-        The default key isn't missed.
+        least: none are missed before so many episodes. The default key is never missed.
         """
-        return list(self._missing), sorted(self._others), self._finished
-
-    def seek_no_more(self) -> None:
-        self._missing = {}
+        missing = list(self._missing) if self._finished >= least else []
+        self._missing = {} if missing else self._missing
+        return missing, sorted(self._others), self._finished
 
     def report(self, resetting: Array | None) -> Episodes | None:
         """Return the finished episodes, once each, or None. resetting: bool [b], rows with their reset to come."""
@@ -101,7 +100,7 @@ class EpisodeStatistics:
         for end in sorted(self._ends, key=operator.attrgetter("row")):
             if end.doubt is not None and resetting is not None and resetting[end.row]:
                 waiting.append(end)
-            elif not self._goes_on(end):
+            elif end.doubt is None or self._recorders[end.row].episode_start_time != end.doubt:  # else it goes on
                 ends.append(end)
         self._ends = waiting
         self._note_beginnings()
@@ -119,9 +118,6 @@ class EpisodeStatistics:
         if recorder is None or recorder.episode_start_time != self._began[row]:
             return float(self.returns[row]), float(step - self.first_step[row])
         return float(recorder.episode_returns), float(recorder.episode_lengths)
-
-    def _goes_on(self, end: _End) -> bool:
-        return end.doubt is not None and self._recorders[end.row].episode_start_time == end.doubt
 
     def _note_beginnings(self) -> None:
         for row, recorder in self._recorders.items():

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.vector.utils import iterate
 
-from actor_learner.environments.autoreset import AnyVectorEnv
+from actor_learner.environments.autoreset import AnyVectorEnv, declare
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.games import Agent, Course, End, batch_of, close_game, course_of, shared_spaces
 from actor_learner.environments.opponents import RANDOM, Opponent, Opponents, Player, Request
@@ -109,12 +109,8 @@ class SelfPlayVectorEnv(AnyVectorEnv):
             raise EnvError(f"`self_play` needs a game of at least two agents. Received: `{name}` with {agents}")
         if seats.seat is not None and seats.seat >= len(agents):
             raise EnvError(f"`seat` must be below {len(agents)}, the agents of `{name}`. Received: seat={seats.seat}")
-        self.num_envs = len(games)
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space, self.single_action_space = shared_spaces(games[0], name)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        spaces = self.single_observation_space, self.single_action_space
+        spaces = shared_spaces(games[0], name)
+        declare(self, len(games), AutoresetMode.SAME_STEP, *spaces)
         self._opponents = Opponents(*spaces, seats.players, seats.epsilon)
 
     def attach(self, load: Callable[[Opponent], Policy]) -> None:

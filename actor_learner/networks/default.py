@@ -112,10 +112,8 @@ def default_network(
     check_count("quantiles", quantiles, optional=True)
     if memory == "attention":
         check_heads("memory_size", memory_size)
-    build = _Builder(
-        observation_space, hidden_sizes, activation, orthogonal_init, image_network, channel_axis, layer_norm, seed
-    )
-    build.set_value_only(value_only)
+    sizes = hidden_sizes, activation, orthogonal_init, image_network, channel_axis, layer_norm, seed
+    build = _Builder(observation_space, *sizes, value_only)
     if memory is not None:
         build.warn_of_stacks(memory)
     build.warn_of_float_images()
@@ -177,9 +175,8 @@ def default_critic(
     `default_network`.
     """
     size = sum(math.prod(leaf.shape) for leaf in spaces.action_structure(action_space).leaves)
-    build = _Builder(
-        observation_space, hidden_sizes, activation, orthogonal_init, image_network, channel_axis, layer_norm, seed
-    )
+    sizes = hidden_sizes, activation, orthogonal_init, image_network, channel_axis, layer_norm, seed
+    build = _Builder(observation_space, *sizes)
     action = keras.Input((size,), name="action_input")
     joined = build.join([*build.features(normalize_observation), action], "observation_and_action")
     value = build.head(build.mlp(joined, "critic"), outputs, 1.0, "value")
@@ -269,6 +266,7 @@ class _Builder:
         channel_axis: int | None,
         layer_norm: bool,
         seed: int,
+        value_only: Sequence[str] = (),
     ) -> None:
         try:
             keras.activations.get(activation)
@@ -285,13 +283,9 @@ class _Builder:
         self._orthogonal = orthogonal
         self._seeds = iter(np.random.SeedSequence(seed).generate_state(4096))
         self._input_names = frozenset(tensor.name for tensor in self.inputs)
-        self._value_only: frozenset[Any] = frozenset()
-
-    def set_value_only(self, names: Sequence[str]) -> None:
-        """Keep entries of a Dict observation from the policy. Raises ValueError for unknown ones, and for all."""
-        self._value_only = frozenset(names)
-        if names and not self._value_only < {leaf.path[0] for leaf in self.structure.leaves if leaf.path}:
-            raise refusal("value_only", "some of the entries of a Dict observation", names)
+        self._value_only = frozenset[Any](value_only)
+        if value_only and not self._value_only < {leaf.path[0] for leaf in structure.leaves if leaf.path}:
+            raise refusal("value_only", "some of the entries of a Dict observation", value_only)
 
     def initializer(self, gain: float) -> keras.initializers.Initializer:
         seed = int(next(self._seeds))

@@ -6,6 +6,7 @@ cut off isn't lost.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ _BRAX_LIMIT = 1000
 _NO_LIMIT = 2**30
 _PICTURE = 240, 320
 """Height and width in pixels."""
+_CRAFTAX = ("Symbolic", "Pixels", "Classic-Symbolic", "Classic-Pixels")
 _DRAWN = ("qpos", "qvel", "mocap_pos", "mocap_quat", "xfrc_applied")
 """What Playground's own pictures take of a state."""
 
@@ -227,39 +229,15 @@ def make_craftax(env_id: str, **env_kwargs: Any) -> JaxEnv:
     return Craftax(env, env.default_params.replace(**env_kwargs))
 
 
-def known_gymnax() -> list[str]:
-    import gymnax
-
-    return list(gymnax.registered_envs)
-
-
-def known_brax() -> list[str]:
-    from brax import envs
-
-    return list(envs._envs)
-
-
-def known_playground() -> list[str]:
-    from mujoco_playground import registry
-
-    return list(registry.ALL_ENVS)
-
-
-def known_jumanji() -> list[str]:
-    import jumanji
-
-    return list(jumanji.registered_environments())
-
-
-def known_craftax() -> list[str]:
-    return [f"Craftax-{kind}v1" for kind in ("Symbolic-", "Pixels-", "Classic-Symbolic-", "Classic-Pixels-")]
+def _listed(module: str, attribute: str) -> Callable[[], list[str]]:
+    return lambda: list(getattr(importlib.import_module(module), attribute))
 
 
 MAKERS: Mapping[str, tuple[Callable[..., JaxEnv], Callable[[], list[str]]]] = {
-    "gymnax": (make_gymnax, known_gymnax),
-    "brax": (make_brax, known_brax),
-    "playground": (make_playground, known_playground),
-    "jumanji": (make_jumanji, known_jumanji),
-    "craftax": (make_craftax, known_craftax),
+    "gymnax": (make_gymnax, _listed("gymnax", "registered_envs")),
+    "brax": (make_brax, _listed("brax.envs", "_envs")),
+    "playground": (make_playground, _listed("mujoco_playground.registry", "ALL_ENVS")),
+    "jumanji": (make_jumanji, lambda: list(importlib.import_module("jumanji").registered_environments())),
+    "craftax": (make_craftax, lambda: [f"Craftax-{kind}-v1" for kind in _CRAFTAX]),
 }
 """By prefix: what makes an environment by its id, and what lists the ids."""

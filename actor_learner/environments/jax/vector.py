@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 
-from actor_learner.environments.autoreset import AnyVectorEnv
+from actor_learner.environments.autoreset import AnyVectorEnv, declare
 from actor_learner.environments.jax.checks import check_env
 from actor_learner.spaces.jax_env import JaxEnv
 from actor_learner.spaces.spaces import Spaces
@@ -95,14 +94,11 @@ class JaxVectorEnv(AnyVectorEnv):
     """Steps on the CPU, and resets in the step of an end (SAME_STEP), with the last observations in `final_obs`."""
 
     def __init__(self, env: JaxEnv, num_envs: int, seed: int | None = None, render_mode: str | None = None) -> None:
-        self.num_envs, self._env = num_envs, env
+        self._env = env
         facts = check_env(env, Spaces(env.observation_space, env.action_space))
         self.render_mode = render_mode if hasattr(env, "render") else None
-        metadata = {"render_fps": _FPS, **getattr(env, "metadata", {})}
-        self.metadata = {**metadata, "autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": ["rgb_array"]}
-        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
-        self.observation_space = batch_space(env.observation_space, num_envs)
-        self.action_space = batch_space(env.action_space, num_envs)
+        self.metadata = {"render_fps": _FPS, **getattr(env, "metadata", {}), "render_modes": ["rgb_array"]}
+        declare(self, num_envs, AutoresetMode.SAME_STEP, env.observation_space, env.action_space)
         self._cpu = jax.devices("cpu")[0]
         self._begin, self._expensive_resets = jax.vmap(env.reset), facts.expensive_resets
         self._reset_all, self._step_all = jax.jit(self._reset), jax.jit(self._step)
