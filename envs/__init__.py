@@ -17,13 +17,9 @@ for such an id. Entry points are strings: making an environment imports its modu
   the velocities, which a policy with memory finds out from one step to the next.
 - `actor_learner/Latency-v0`: waits like simulators: long (`step_time`), unevenly (`tail`), or much longer in some
   actors than in others (`slow_fraction`, `slow_factor`). For measurements of scaling.
-- `actor_learner/CartPole-v1`, `actor_learner/Pendulum-v1`, `actor_learner/Acrobot-v1`, `actor_learner/MountainCar-v0`:
-  equal to Gymnasium's own, step by step, but many at once in NumPy: millions of steps a second on one core from a
-  thousand environments up.
 
-All but `MaskedTreasure-v0`, `Memory-v0`, those with goals and those without velocities have their own vector
-environment, in autoreset mode DISABLED, which costs no step at an episode's end: `reset(options={"reset_mask": mask})`
-restarts those that ended.
+`Catch-v0` and `Latency-v0` have their own vector environment, in autoreset mode DISABLED, which costs no step at an
+episode's end: `reset(options={"reset_mask": mask})` restarts those that ended.
 """
 
 from __future__ import annotations
@@ -64,18 +60,6 @@ gym.register(
 )
 
 
-def _register_in_numpy(gymnasium_id: str) -> None:
-    spec = gym.spec(gymnasium_id)
-    vector_class = f"{gymnasium_id.partition('-')[0]}VectorEnv"
-    gym.register(
-        id=f"actor_learner/{gymnasium_id}",
-        entry_point=spec.entry_point,
-        vector_entry_point=f"actor_learner_envs.classic_control:{vector_class}",
-        max_episode_steps=spec.max_episode_steps,
-        reward_threshold=spec.reward_threshold,
-    )
-
-
 def _register_without_velocity(gymnasium_id: str) -> None:
     spec = gym.spec(gymnasium_id)
     gym.register(
@@ -89,5 +73,3 @@ def _register_without_velocity(gymnasium_id: str) -> None:
 
 for _id in ("CartPole-v1", "Pendulum-v1", "LunarLander-v3", "MountainCarContinuous-v0"):
     _register_without_velocity(_id)
-for _id in ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0"):
-    _register_in_numpy(_id)

@@ -151,7 +151,8 @@ def _import_namespace(env_id: str, env: str) -> bool:
 
 
 def _unknown_id(env_id: str, env: str, module: ModuleType | None) -> str:
-    where, prefix, near = "", "", closest(env_id, registry)
+    where, prefix, name = "", "", env_id.rpartition("/")[2]
+    near = name if name in registry else closest(env_id, registry)
     if module is not None:
         where, prefix = f"`{module.__name__}` has no attribute `{env_id}`, and ", f"{module.__name__}:"
         near = closest(env_id, dir(module)) or near

@@ -32,6 +32,7 @@ class TestResolve:
             ("CartPole-v7", "CartPole-v1"),
             ("LunarLander-v2", "LunarLander-v3"),
             ("actor_learner/Cath-v0", "actor_learner/Catch-v0"),
+            ("actor_learner/Acrobot-v1", "Acrobot-v1"),
             ("gymnasium:CartPol-v1", "gymnasium:CartPole-v1"),
         ],
     )
