@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import actor_learner as al
 from actor_learner.environments.errors import EnvError
 from actor_learner.spaces.trajectory import map_leaves
 from tests.support.hunt_game import Hunt
+from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_is_left")]
 
@@ -123,6 +126,17 @@ def test_each_policy_acts_by_its_own_weights_and_has_its_own_spaces():
 
 def _standard_normal(action):
     return -0.5 * action[:, 0] ** 2 - 0.5 * np.log(2 * np.pi)
+
+
+def test_an_actor_that_is_killed_is_replaced():
+    with make_pool(num_actors=2) as pool:
+        pool.collect()
+        os.kill(pool.pids[0], signal.SIGKILL)
+        wait_until(lambda: pool.restart_count or pool.collect())
+        batches = pool.collect()
+        assert pool.restart_count == 1
+        assert batches["hunter"].valid.any()
+        assert batches["prey"].valid.any()
 
 
 class Breaks(Hunt):
