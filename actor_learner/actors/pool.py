@@ -250,7 +250,7 @@ class ActorPool:
         num_envs = sum(self._env_counts)
         check_shared_envs(self._settings.devices, num_envs)
         _import_learner_side()
-        settings, kind = self._settings, importlib.import_module("actor_learner.actors.device.group").DeviceActors
+        settings, kind = self._settings, importlib.import_module("actor_learner.actors.device_actors").DeviceActors
         names = ("seed", "device", "devices", "info_keys")
         options = {name: getattr(settings, name) for name in names}
         group: ActorGroup = kind(env, num_envs, name=self.env_name, **options)

@@ -10,8 +10,7 @@ from hypothesis import given, settings, strategies as st
 from keras import ops
 
 import actor_learner as al
-from actor_learner.networks.distributions import Distribution, distribution_for
-from actor_learner.networks.distributions.parts import (
+from actor_learner.networks.distribution_parts import (
     Bernoulli,
     Categorical,
     EpsilonGreedy,
@@ -19,6 +18,7 @@ from actor_learner.networks.distributions.parts import (
     MultiCategorical,
     SquashedGaussian,
 )
+from actor_learner.networks.distributions import Distribution, distribution_for
 from actor_learner.spaces import structure
 from actor_learner.spaces.spaces import Spaces
 from tests.support.litert import run_litert

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings, strategies as st
 from keras import ops
 
-from actor_learner.networks.distributions.parts import Gaussian, SquashedGaussian
+from actor_learner.networks.distribution_parts import Gaussian, SquashedGaussian
 from tests.support.litert import run_litert
 
 seeds = st.integers(0, 2**16)

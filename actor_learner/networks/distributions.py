@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from actor_learner.networks.distributions.parts import (
+from actor_learner.networks.distribution_parts import (
     Bernoulli,
     Categorical,
     ColumnCounts,

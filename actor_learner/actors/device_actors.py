@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from actor_learner.actors.device.rollout import CHECKED, Rollout, placement
 from actor_learner.actors.group import ActorGroup, ColumnSchedule, Plan
+from actor_learner.actors.rollout import CHECKED, Rollout, placement
 from actor_learner.actors.transport.batches import (
     EPISODE_INFO,
     EPISODE_LENGTH,
