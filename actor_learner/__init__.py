@@ -101,8 +101,8 @@ def __getattr__(name: str) -> Any:
         importlib.import_module(f"{__name__}.system.keras_import").import_keras()
     home = importlib.import_module(f"{__name__}.{_HOME.get(name, 'algorithms')}")
     if name == "__all__":
-        value: Any = [*_HOME, *_MODULES, *home.__all__, "__version__"]
-    elif name in _HOME or name in home.__all__:
+        value: Any = [*_HOME, *_MODULES, *home.NAMES, "__version__"]
+    elif name in _HOME or name in home.NAMES:
         value = getattr(home, name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

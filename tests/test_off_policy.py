@@ -260,7 +260,6 @@ def own_critic(observation_space, action_space):
             {"algorithm": al.A2C(), "init_buffer": "there"},
             "`init_buffer` must be None for A2C, which has no replay buf",
         ),
-        ({"precision": "float16"}, "`precision` must be 'bfloat16' or 'float32' for DQN"),
         ({"algorithm": al.DQN(buffer_size=63)}, "`buffer_size` must be at least the 64 env steps of a batch"),
         ({"algorithm": al.TD3(action_noise=0.3), "network": own_critic}, "`action_noise` is for the default network"),
     ],

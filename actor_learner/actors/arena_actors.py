@@ -89,7 +89,8 @@ class ArenaActors(ActorGroup):
         self._spaces = self._spaces or spaces
         if spaces != self._spaces:
             text = "Every actor must build environments of the same spaces."
-            raise EnvError(f"{text} Received: {of_one(self._spaces)} at first, {of_one(spaces)} {place}")
+            first, found = (of_one({name: own for name, (_, own) in each.items()}) for each in (self._spaces, spaces))
+            raise EnvError(f"{text} Received: {first} at first, {found} {place}")
 
     def wait(self, seconds: float) -> None:
         if not self._wait(self._schedule.complete, seconds):

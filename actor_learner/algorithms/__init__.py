@@ -21,11 +21,12 @@ from actor_learner.algorithms.ppo import PPO
 from actor_learner.algorithms.pqn import PQN
 
 __all__ = ["A2C", "BC", "DQN", "IQL", "PPO", "PQN", "QRDQN", "SAC", "TD3", "TQC", "Impala"]
-"""The names that `actor_learner` has, too."""
+__all__ += ["ActorCritic", "Algorithm", "OffPolicy", "from_json", "to_json"]
 
-BY_NAME: dict[str, type[Algorithm | OffPolicy]] = {
-    name.lower(): globals()[name] for name in sorted(__all__, key=str.lower)
-}
+NAMES = sorted(__all__[:-5], key=str.lower)
+"""The algorithms, which `actor_learner` has, too: all but the bases and functions for one's own."""
+
+BY_NAME: dict[str, type[Algorithm | OffPolicy]] = {name.lower(): globals()[name] for name in NAMES}
 
 
 def to_json(algorithm: Algorithm | OffPolicy) -> dict[str, Any] | None:

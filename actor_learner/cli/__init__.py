@@ -23,6 +23,7 @@ REFUSED = 2
 INTERRUPTED = 130
 
 _NAMES = [name for _, name, _ in pkgutil.iter_modules(__path__) if not name.startswith("_")]
+_NAMES.sort(key=lambda name: (name != "train", name))
 _MODULES = {name: importlib.import_module(f"{__name__}.{name}") for name in _NAMES}
 COMMANDS = {name: module for name, module in _MODULES.items() if hasattr(module, "HELP")}
 """Each module of this folder that has HELP is a command of its name."""

@@ -495,7 +495,10 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             object.__setattr__(self, "precision", found)
             computed_in = {policy.compute_dtype}
         if "float16" in computed_in:
-            raise ValueError(checks.removed("precision", "float16"))
+            raise ValueError(
+                "The network must compute in bfloat16 or float32 (the dtype policy 'mixed_bfloat16' or 'float32'): "
+                f"float16 is no longer supported. Received: {', '.join(sorted(computed_in))}"
+            )
 
     def network_fields(self, *, all_fields: bool = False) -> dict[str, Any]:
         """Return the fields of the default network: those that differ from their default, or all."""

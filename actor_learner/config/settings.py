@@ -204,15 +204,15 @@ class PoolSettings:
             or a callable agent -> policy; None: by the policies' `agents`.
         terminal_observations: keep the last observation of terminated episodes in trajectories, too, as a replay buffer
             with hindsight needs it; a run with hindsight does so in any case.
-        envs_see_gpu: let environments use the GPU, which actors' processes hide by default: libraries that see a GPU
-            keep a part of its memory in each process.
+        envs_see_gpu: let environments use the GPU, which actors' processes hide by default, by the variables
+            CUDA_VISIBLE_DEVICES and JAX_PLATFORMS: libraries that see a GPU keep a part of its memory in each process.
         num_actors: number of actor processes; 0 steps the environments in this process, for debuggers.
         envs_per_actor: environments of each actor; None: 8, or its share of `num_envs`.
         num_envs: environments of all actors together, split as evenly as possible (equally with `max_policy_lag` above
             1); None: `envs_per_actor` for each.
         unroll_length: env steps of each environment in a batch; T in `[T, B]`.
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
-            on weights at most n versions old (see `ActorPool`).
+            on weights at most n versions old.
         acting: "actors": each actor runs the policy on its core; "device": the learner's device runs it, in one call
             for half of the environments. The latter suits networks that are too large for a core.
         ray_address: Ray cluster whose machines run the actors, with this one: "auto" or "host:port"; None: only this
@@ -224,7 +224,7 @@ class PoolSettings:
         devices: GPUs that share each update, and environments in JAX, each with a part of the batch's columns; above 1
             only on JAX.
         on_env_error: after an exception in an environment, "restart" replaces its actor, and "raise" ends the run.
-        max_restarts: largest number of replaced actors in a run; the next failure ends the run with its cause. Three
+        max_restarts: largest number of replaced actors; the next failure ends the run or pool with its cause. Three
             failures of an actor in a row, without a finished unroll between, end it in any case.
         actor_timeout: seconds without a sign of life (an env step begun or done) until an actor is replaced; must be
             longer than any env step.

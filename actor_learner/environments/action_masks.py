@@ -102,13 +102,16 @@ class ActionMasks:
     def end(self, infos: dict[str, Any], last: Leaves, rows: Array, stays: Array) -> None:
         """Read the masks of the last observations of `rows` (bool `[b]`), if they come with it: they needn't.
 
-        stays: the rows that still show it.
+        A method isn't asked: it is called once before each action. stays: the rows that still show the observation.
         """
         self.final = np.zeros((self._num_envs, self._layout.size), bool)
-        was_reset = "final_obs" in infos and self._mask_structure is None
-        if rows.any() and not (was_reset and self._method is not None):
-            with contextlib.suppress(EnvError):
-                self.final[rows] = self._masks(infos.get("final_info", {}) if was_reset else infos, last, rows)
+        if self._mask_structure is None and "final_obs" in infos:
+            infos = infos["final_info"] if isinstance(infos.get("final_info"), dict) else {}
+        if self._method is None:
+            with contextlib.suppress(EnvError, ValueError, TypeError, IndexError):
+                rows = rows & np.asarray(infos.get(f"_{MASK_KEY}", True), bool)
+                if rows.any():
+                    self.final[rows] = self._masks(infos, last, rows)
         assert self.current is not None
         self.shown = np.where(stays[:, None], self.final, self.current)
 

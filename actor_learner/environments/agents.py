@@ -154,6 +154,7 @@ class AgentsVectorEnv(AnyVectorEnv):
         declared = None if agents is None else mask_space(games.games[0], next(iter(self._rows[0])))
         ones = None if declared is None else np.ones(declared.shape, np.int8)
         self._masks: dict[int, Any] = {} if ones is None else dict.fromkeys(range(self.num_envs), ones)
+        self._given_masks: dict[int, Any] = {}
         self.choices: list[Any] | None = None
         """The actions of the next step; None: not given yet."""
         self.error: Exception | None = None
@@ -179,6 +180,8 @@ class AgentsVectorEnv(AnyVectorEnv):
             raise error
         infos = self._infos()
         if (self._terminated | self._truncated).any():
+            if self._final_masks:
+                add_masks(self._final_info, self._final_masks, self.num_envs)
             infos |= {"final_obs": self._final_obs, "final_info": self._final_info}
         return self._observation(), self._reward, self._terminated, self._truncated, infos
 
@@ -193,12 +196,13 @@ class AgentsVectorEnv(AnyVectorEnv):
         self._reward = np.zeros(self.num_envs)
         self._terminated, self._truncated = np.zeros((2, self.num_envs), bool)
         self._final_obs, self._final_info = np.full(self.num_envs, None, object), dict[str, Any]()
+        self._given_masks, self._final_masks = dict[int, Any](), dict[int, Any]()
 
     def see(self, row: int, observation: Any, info: Mapping[str, Any]) -> None:
         """Take an agent's newest observation, and its mask if it has one."""
         own, mask = split(observation, info)
         if mask is not None:
-            self._masks[row] = mask
+            self._masks[row] = self._given_masks[row] = mask
         if self.games.state_space is None:
             self._newest[row] = own
         else:
@@ -214,6 +218,8 @@ class AgentsVectorEnv(AnyVectorEnv):
         if terminated or truncated:
             self._final_obs[row] = copy.deepcopy(self._newest[row])  # a game may write the next one over it
             merge_numbers(self._final_info, info, row, self.num_envs)
+            if row in self._given_masks:  # with the last observation, not with an earlier one
+                self._final_masks[row] = np.copy(self._given_masks[row])
 
     def _observation(self) -> Any:
         return batch_of(self.single_observation_space, self._newest, self._name)

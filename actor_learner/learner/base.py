@@ -35,7 +35,7 @@ from actor_learner.replay.buffer import ReplayBuffer
 from actor_learner.replay.hindsight import ComputeReward
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import DeviceTrajectory, Trajectory, map_leaves
-from actor_learner.spaces.validate import validate_trajectory
+from actor_learner.spaces.validate import check_masks_reach, validate_trajectory
 from actor_learner.system.fields import check_count, check_flag
 from actor_learner.system.files import Entry, write_folder_atomically
 from actor_learner.system.keras_import import check_floatx
@@ -460,6 +460,8 @@ class Learner:
     def _prepare(self, trajectory: Trajectory) -> tuple[Trajectory, Update, backend.Compiled]:
         """Return the batch in its dtypes, and the update, which is made for the first batch."""
         if not isinstance(trajectory, DeviceTrajectory):
+            if self._greedy:
+                check_masks_reach(trajectory, 1)
             trajectory = validate_trajectory(trajectory, self.spaces)
         if self._compiled is None:
             self._check_first_batch(trajectory)

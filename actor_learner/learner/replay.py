@@ -35,7 +35,7 @@ from actor_learner.replay.hindsight import Hindsight
 from actor_learner.replay.saving import has_buffer, write_buffer
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
-from actor_learner.spaces.validate import check_trajectory_type, validate_trajectory
+from actor_learner.spaces.validate import check_masks_reach, check_trajectory_type, validate_trajectory
 from actor_learner.system.fields import check_count, refusal
 from actor_learner.system.files import DamagedError, Entry, one_line, write_folder_atomically
 from actor_learner.system.machine import require_memory
@@ -442,6 +442,7 @@ class ReplayLearner(Learner):
                 observation = map_leaves(lambda leaf: leaf[None], self.spaces.observation.zeros(1))
             else:
                 steps, columns = np.shape(first.reward)
+                check_masks_reach(first, self.algorithm.n_step)
                 masked = first.action_mask is not None or self.spaces.has_mask_leaf
                 buffer, due = self.make_buffer(steps, action_masks=masked), self.algorithm.due(steps * columns)
                 validate_trajectory(first, buffer.spaces)

@@ -163,14 +163,16 @@ def _masks(trajectory: Trajectory, used: Array, layout: MaskLayout) -> tuple[Arr
     given, final, valid = trajectory.action_mask, trajectory.final_action_mask, trajectory.valid
     steps, columns = valid.shape
     own = trajectory.observation.get(MASK_KEY) if isinstance(trajectory.observation, dict) and layout.size else None
+    if final is not None and (trajectory.final_row is None or (given is None and own is None)):
+        raise ValueError("`final_action_mask` must come with `action_mask` and `final_row`. Received: it alone")
     if given is None and own is None:
         return None, None
     if not layout.size:
         raise ValueError("`action_mask` must be None: the actions have no discrete choice. Received: a mask")
-    known = given is not None and len(given) == steps + 1
+    known = given is not None and np.shape(given)[:1] == (steps + 1,)
     mask = np.zeros((steps + 1, columns, layout.size), bool) if known or own is None else _read(own, used, layout)
     if given is not None:
-        given = _booleans("action_mask", given, (steps + known, columns, layout.size), valid)
+        given = _booleans("action_mask", given, (steps + known, columns, layout.size), used if known else valid)
         if known:
             mask = given
         else:
@@ -192,12 +194,23 @@ def _masks(trajectory: Trajectory, used: Array, layout: MaskLayout) -> tuple[Arr
     return mask, _read(trajectory.final_observation[MASK_KEY], cut, layout)
 
 
+def check_masks_reach(trajectory: Trajectory, n_step: int) -> None:
+    """Raise ValueError for a batch `[T, B, M]` of masks none of whose rows has a known mask `n_step` rows later."""
+    steps, mask = len(trajectory.reward), trajectory.action_mask
+    own = isinstance(trajectory.observation, dict) and MASK_KEY in trajectory.observation
+    if mask is not None and np.shape(mask)[:1] == (steps,) and n_step >= steps and not own:
+        raise ValueError(
+            "`action_mask` must be [T + 1, B, M] where a return is as long as a batch: the mask after the last row "
+            f"isn't in it. Received: a mask of {steps} rows, T={steps}, n_step={n_step}"
+        )
+
+
 def _booleans(name: str, given: Any, shape: tuple[int, ...], used: Array) -> Array:
     """Check a mask's shape and, where it is used, its numbers."""
     mask = check_array(name, given, shape, "biu", hint=_HINT)
     if mask.dtype == np.bool_:
         return mask
-    wrong = mask[: len(used)][used[..., None] & (mask[: len(used)] != 0) & (mask[: len(used)] != 1)]
+    wrong = mask[used[..., None] & (mask != 0) & (mask != 1)]
     if wrong.size:
         raise ValueError(f"`{name}` must hold booleans, or 0 and 1. Received: {wrong[0]}")
     return mask.astype(np.bool_)

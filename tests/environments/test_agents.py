@@ -89,7 +89,9 @@ def test_masks_in_infos_are_those_of_the_agents():
     environments.reset(0)
     for allowed in (0, 1, 0, 1, 0, 0, 1):
         assert environments.action_mask[2].tolist() == [True, True, bool(allowed)]
-        environments.step(np.zeros(3, np.int64))
+        transition = environments.step(np.zeros(3, np.int64))
+        if transition.truncated[2]:  # the mask that came with the last observation, not the next game's
+            assert environments.final_mask.tolist() == [[False] * 3, [False] * 3, [True, True, True]]
 
 
 class NothingForTheDead(LastStanding):

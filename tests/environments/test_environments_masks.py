@@ -115,7 +115,7 @@ class TestMasks:
     @pytest.mark.parametrize("mode", [*MODES, "serial"])
     @pytest.mark.parametrize("source", [{}, {"leaf": True}, {"kind": Methodical}])
     def test_the_masks_of_last_observations(self, mode, source):
-        """Where an episode was cut off, and the environment gives one; none from a method after the reset."""
+        """Where an episode was cut off, and the environment gives one; a method is called before actions alone."""
         scripts = [[(2, False, True), (3, False, True)], [(3, True, False)]]
         environments = make(mode, scripts, last_too=True, **source)
         observation = environments.reset(0)
@@ -125,7 +125,7 @@ class TestMasks:
             transition = environments.step(np.zeros(2, np.int64))
             if transition.truncated[0]:
                 step, episode = counts(environments, transition.final_observation)[0]
-                unknown = mode is AutoresetMode.SAME_STEP and source == {"kind": Methodical}
+                unknown = source == {"kind": Methodical}
                 expected = np.zeros(ACTIONS, bool) if unknown else allowed(step, episode)
                 np.testing.assert_array_equal(environments.final_mask[0], expected)
                 shown = expected if mode is AutoresetMode.NEXT_STEP else environments.action_mask[0]
@@ -137,6 +137,21 @@ class TestMasks:
             observation = transition.observation
         assert found > 2
         assert len(observation[-1]) == 2
+
+    @pytest.mark.parametrize(
+        "final_info",
+        [None, [{}], {"action_mask": np.ones((1, 9))}, {"action_mask": np.ones((2, 4)), "_action_mask": [True] * 3}],
+    )
+    def test_a_mask_of_last_observations_that_cannot_be_read_is_unknown(self, final_info):
+        environments = make(AutoresetMode.SAME_STEP, [[(2, False, True)], [(5, False, True)]], last_too=True)
+        environments.reset(0)
+        step = environments.vector_env.step
+        replaced = {"final_info": final_info}
+        environments.vector_env.step = lambda action: (*(found := step(action))[:4], {**found[4], **replaced})
+        for _ in range(2):
+            transition = environments.step(np.zeros(2, np.int64))
+        assert transition.truncated.tolist() == [True, False]
+        assert not environments.final_mask.any()
 
     def test_a_mask_stays_when_the_environment_changes_its_array(self):
         class Reusing(Masked):

@@ -657,6 +657,14 @@ def test_settings_that_contradict_one_another(make, message):
         make()
 
 
+def test_masks_that_end_before_each_return_are_refused():
+    rows = batch(make_learner(dqn()))
+    steps, columns = rows.reward.shape
+    learner = make_learner(dqn(n_step=steps))
+    with pytest.raises(ValueError, match="`action_mask` must be .* where a return is as long as a batch"):
+        learner.update(rows._replace(action_mask=np.ones((steps, columns, 2), bool)))
+
+
 @pytest.mark.parametrize("size", [10**12, 10**9], ids=["its rows", "its activations"])
 def test_a_minibatch_larger_than_memory_is_refused(size):
     """Rows have 52 bytes, and 10 units."""

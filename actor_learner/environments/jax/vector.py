@@ -120,7 +120,8 @@ class JaxVectorEnv(AnyVectorEnv):
             return self._begin(jax.random.split(of_reset, self.num_envs)[rows])
 
         after = reset_ended(begin, done, before, expensive=self._expensive_resets)
-        return key, *after, stepped._replace(state=None)
+        mask = None if self._masks is None else self._masks(stepped.state)
+        return key, *after, stepped._replace(state=None), mask
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, with numbers drawn from `seed`."""
@@ -137,7 +138,7 @@ class JaxVectorEnv(AnyVectorEnv):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         with jax.default_device(self._cpu):
             of_jax = jax.tree.map(jnp.asarray, actions)
-            self._key, self._state, observation, stepped = self._step_all(self._key, self._state, of_jax)
+            self._key, self._state, observation, stepped, mask = self._step_all(self._key, self._state, of_jax)
         terminated = np.asarray(stepped.terminated) != 0
         truncated = (np.asarray(stepped.truncated) != 0) & ~terminated
         infos, done = self._infos(), terminated | truncated
@@ -146,9 +147,10 @@ class JaxVectorEnv(AnyVectorEnv):
             final = np.full(self.num_envs, None, object)
             for row in np.flatnonzero(done).tolist():
                 final[row] = jax.tree.map(lambda leaf, row=row: leaf[row], last)
-            numbers = {name: np.asarray(values) for name, values in stepped.info.items()}
-            flags = {f"_{name}": done for name in numbers}
-            infos |= {"final_obs": final, "_final_obs": done, "final_info": {**numbers, **flags}, "_final_info": done}
+            values = stepped.info if mask is None else {**stepped.info, MASK_KEY: mask}
+            arrays = {name: np.asarray(value) for name, value in values.items()}
+            flags = {f"_{name}": done for name in arrays}
+            infos |= {"final_obs": final, "_final_obs": done, "final_info": {**arrays, **flags}, "_final_info": done}
         return jax.tree.map(np.asarray, observation), np.asarray(stepped.reward), terminated, truncated, infos
 
     def _infos(self) -> dict[str, Any]:
