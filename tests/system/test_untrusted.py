@@ -286,7 +286,7 @@ def test_statistics_of_rewards_that_are_none(copied):
     [
         ("{", "damaged"),
         ("[]", "damaged"),
-        ('{"format": 2, "fields": {}}', "file.npz is in format 2,"),
+        ('{"format": 3, "fields": {}}', "file.npz is in format 3,"),
         ('{"format": 1, "fields": {"reward": "reward"}}', "damaged"),
         (json.dumps({"format": 1, "fields": dict.fromkeys(al.Trajectory._fields)}), "it holds more than a trajectory"),
     ],
