@@ -13,6 +13,7 @@ from actor_learner.algorithms.a2c import A2C
 from actor_learner.algorithms.actor_critic import ActorCritic
 from actor_learner.algorithms.impala import Impala
 from actor_learner.algorithms.ppo import PPO
+from tests.support.trajectories import worked_rows
 
 
 def test_ppo_defaults_are_those_of_sb3():
@@ -277,18 +278,7 @@ def test_a_subclass_may_bring_an_optimizer_and_need_nothing_else():
 
 
 def test_the_loss_by_hand():
-    outputs = {
-        "log_prob": np.log(np.array([0.6, 0.1], np.float32)),
-        "value": np.array([1.0, 5.0], np.float32),
-        "entropy": np.array([0.5, 0.7], np.float32),
-    }
-    minibatch = {
-        "behaviour_log_prob": np.log(np.array([0.4, 0.2], np.float32)),
-        "advantage": np.array([2.0, -1.0], np.float32),
-        "return": np.array([2.0, 2.0], np.float32),
-        "value": np.array([0.0, 4.8], np.float32),
-        "valid": np.array([True, True]),
-    }
+    outputs, minibatch = worked_rows(value=np.array([0.0, 4.8], np.float32))
     ppo = PPO(normalize_advantage=False, ent_coef=0.1, vf_coef=0.5, clip_range_vf=0.5)
     loss, metrics = ppo.loss(outputs, minibatch)
     # Ratios 1.5 and 0.5, clipped to 1.2 and 0.8: min(3, 2.4) = 2.4 and min(-0.5, -0.8) = -0.8.

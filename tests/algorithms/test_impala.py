@@ -16,7 +16,7 @@ from actor_learner.cli import parse
 from actor_learner.cli.train import train_config
 from tests.algorithms.test_vtrace import naive_vtrace
 from tests.learner.test_learner import linear_network, on_policy, same_weights, weights_of
-from tests.support.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
+from tests.support.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory, worked_rows
 
 pytestmark = pytest.mark.usefixtures("without_xla")
 
@@ -76,18 +76,7 @@ def test_without_clips_weights_stay_as_they_are():
 
 
 def test_the_loss_by_hand():
-    outputs = {
-        "log_prob": np.log(np.array([0.6, 0.1], np.float32)),
-        "value": np.array([1.0, 5.0], np.float32),
-        "entropy": np.array([0.5, 0.7], np.float32),
-    }
-    minibatch = {
-        "behaviour_log_prob": np.log(np.array([0.4, 0.2], np.float32)),
-        "advantage": np.array([2.0, -1.0], np.float32),
-        "return": np.array([2.0, 2.0], np.float32),
-        "log_rho": np.log(np.array([3.0, 0.5], np.float32)),
-        "valid": np.array([True, True]),
-    }
+    outputs, minibatch = worked_rows(log_rho=np.log(np.array([3.0, 0.5], np.float32)))
     loss, metrics = al.Impala(ent_coef=0.1, vf_coef=0.25, rho_clip=2.0).loss(outputs, minibatch)
     policy = -(2.0 * np.log(0.6) - 1.0 * np.log(0.1)) / 2
     value = ((2 - 1.0) ** 2 + (2 - 5.0) ** 2) / 2

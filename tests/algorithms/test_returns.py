@@ -55,20 +55,14 @@ def values_for(trajectory, seed=1):
     return np.random.default_rng(seed).normal(size=(steps + 1, columns)).astype(np.float32)
 
 
+RATES = {"end_rate": st.sampled_from([0.0, 0.1, 0.5]), "invalid_rate": st.sampled_from([0.0, 0.2, 1.0])}
+SHAPES = {"steps": st.integers(1, 40), "columns": st.integers(1, 4), "seed": st.integers(0, 2**16), **RATES}
+
+
 @settings(max_examples=60, deadline=None)
-@given(
-    steps=st.integers(1, 40),
-    columns=st.integers(1, 4),
-    seed=st.integers(0, 2**16),
-    end_rate=st.sampled_from([0.0, 0.1, 0.5]),
-    invalid_rate=st.sampled_from([0.0, 0.2, 1.0]),
-    gamma=st.floats(0, 1),
-    gae_lambda=st.floats(0, 1),
-)
-def test_gae_equals_the_naive_sum(steps, columns, seed, end_rate, invalid_rate, gamma, gae_lambda):
-    trajectory = random_trajectory(
-        steps=steps, columns=columns, seed=seed, end_rate=end_rate, invalid_rate=invalid_rate
-    )
+@given(shape=st.fixed_dictionaries(SHAPES), gamma=st.floats(0, 1), gae_lambda=st.floats(0, 1))
+def test_gae_equals_the_naive_sum(shape, gamma, gae_lambda):
+    trajectory = random_trajectory(**shape)
     value = values_for(trajectory)
     expected = naive_gae(
         trajectory.reward,

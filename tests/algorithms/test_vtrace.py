@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from keras import ops
 
 from actor_learner.algorithms import returns
-from tests.algorithms.test_returns import gae_of, values_for
+from tests.algorithms.test_returns import SHAPES, gae_of, values_for
 from tests.support.trajectories import random_trajectory
 
 FIELDS = ("reward", "terminated", "truncated", "truncation_value", "valid")
@@ -64,20 +64,14 @@ def log_weights(trajectory, seed=2, scale=0.7):
 
 @settings(max_examples=80, deadline=None)
 @given(
-    steps=st.integers(1, 24),
-    columns=st.integers(1, 3),
-    seed=st.integers(0, 2**16),
-    end_rate=st.sampled_from([0.0, 0.1, 0.5]),
-    invalid_rate=st.sampled_from([0.0, 0.2, 1.0]),
+    shape=st.fixed_dictionaries(SHAPES),
     gamma=st.floats(0, 1),
     gae_lambda=st.floats(0, 1),
     clips=st.tuples(*[st.floats(0.1, 1.5)] * 3),
 )
-def test_vtrace_is_the_papers_sum(steps, columns, seed, end_rate, invalid_rate, gamma, gae_lambda, clips):
-    trajectory = random_trajectory(
-        steps=steps, columns=columns, seed=seed, end_rate=end_rate, invalid_rate=invalid_rate
-    )
-    value, log_rho = values_for(trajectory), log_weights(trajectory, seed)
+def test_vtrace_is_the_papers_sum(shape, gamma, gae_lambda, clips):
+    trajectory = random_trajectory(**shape)
+    value, log_rho = values_for(trajectory), log_weights(trajectory, shape["seed"])
     keywords = {"gamma": gamma, "gae_lambda": gae_lambda}
     keywords |= dict(zip(("rho_clip", "c_clip", "pg_rho_clip"), clips, strict=True))
     expected = naive_vtrace(trajectory, value, log_rho, **keywords)

@@ -101,3 +101,12 @@ def allowing_mask(rng, structure, action, valid):
 def usable_rewards(buffer):
     """The rewards of the rows of a replay buffer that can be drawn."""
     return buffer._stored.reward[buffer._sampler.usable]
+
+
+def worked_rows(**more):
+    """A network's outputs and a minibatch for them, of two rows whose losses are worked by hand."""
+    probability, before = np.array([[0.6, 0.1], [0.4, 0.2]], np.float32)
+    value, entropy, advantage, returns = np.array([[1, 5], [0.5, 0.7], [2, -1], [2, 2]], np.float32)
+    outputs = {"log_prob": np.log(probability), "value": value, "entropy": entropy}
+    known = {"behaviour_log_prob": np.log(before), "advantage": advantage, "return": returns}
+    return outputs, {**known, "valid": np.array([True, True]), **more}
