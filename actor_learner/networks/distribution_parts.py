@@ -15,6 +15,9 @@ from actor_learner.system.types import Array, Tensor
 _FORBIDDEN = -1e30
 """Logit of a forbidden choice: its probability is exactly 0, and unlike infinity it leaves no NaN in gradients."""
 
+_WORST = -1e29
+"""Logit that counts for NaN and for lower ones where the best choice is looked for: still above a forbidden one."""
+
 _MIN_PROBABILITY = 1e-30
 
 # Trapezoidal rule in standard deviations: for a smooth function under a normal density it converges exponentially,
@@ -53,11 +56,7 @@ class Categorical:
         return ops.sum(ops.cast(cumulative < noise * cumulative[..., -1:], "int32"), axis=-1)
 
     def mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        # ops.argmax doesn't convert to LiteRT. This is the first index of the maximum, by integer arithmetic.
-        logits = _allowed_logits(parameters, mask)
-        highest = ops.cast(logits >= ops.max(logits, axis=-1, keepdims=True), "int32")
-        order = ops.convert_to_tensor(np.arange(self.n, 0, -1, dtype=np.int32))
-        return self.n - ops.max(highest * order, axis=-1)
+        return _first_of_highest(_allowed_logits(_comparable(parameters), mask), self.n)
 
     def log_prob(self, parameters: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         logits, chosen = _allowed_logits(parameters, mask), ops.one_hot(action, self.n, dtype="float32")
@@ -131,7 +130,7 @@ class MultiCategorical:
         return self._reshape(self._choice.sample(self._logits(parameters, mask), noise))
 
     def mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._reshape(self._choice.mode(self._logits(parameters, mask)))
+        return self._reshape(_first_of_highest(self._logits(_comparable(parameters), mask), max(self.sizes)))
 
     def log_prob(self, parameters: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         action = ops.reshape(action, (-1, len(self.sizes)))
@@ -209,6 +208,18 @@ def _allowed_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
         return logits
     allowed = mask if ops.dtype(mask) == "bool" else mask > 0
     return ops.where(allowed, logits, _FORBIDDEN)
+
+
+def _comparable(logits: Tensor) -> Tensor:
+    """Return `logits` without NaN and minus infinity, so that a highest one exists and is never a forbidden one."""
+    return ops.where(logits > _WORST, logits, _WORST)
+
+
+def _first_of_highest(logits: Tensor, n: int) -> Tensor:
+    """Return the first index of the maximum `[...]` by integer arithmetic: ops.argmax doesn't convert to LiteRT."""
+    highest = ops.cast(logits >= ops.max(logits, axis=-1, keepdims=True), "int32")
+    order = ops.convert_to_tensor(np.arange(n, 0, -1, dtype=np.int32))
+    return n - ops.max(highest * order, axis=-1)
 
 
 def _log(probability: Tensor) -> Tensor:

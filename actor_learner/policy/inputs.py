@@ -53,10 +53,16 @@ class ObservationReader:
         return (leaves, False) if rows else (tuple(array[None] for array in leaves), True)
 
     def check_numbers(self, leaves: tuple[Array, ...]) -> None:
-        """Raise ValueError for NaN, naming the leaf."""
+        """Raise ValueError for NaN, and for infinity within finite bounds, naming the leaf."""
         for leaf, array in zip(self._structure.leaves, leaves, strict=True):
+            if array.dtype.kind != "f" or np.isfinite(array).all():
+                continue
             if np.isnan(array).any():
                 raise ValueError(f"`{leaf.label}` must hold numbers. Received: NaN")
+            bounded = np.isfinite(np.where(array > 0, leaf.space.high, leaf.space.low))
+            if (wrong := np.isinf(array) & bounded).any():
+                text = "must be finite where its space has finite bounds"
+                raise ValueError(f"`{leaf.label}` {text}. Received: {array[wrong][0]}")
 
     def read_mask(self, observation: Any, action_mask: Any, rows: int, single: bool) -> Array | None:
         """Return the given mask, else the observation's, as bool `[rows, M]`; None if there is neither.

@@ -175,7 +175,8 @@ class Policy:
         Goes on from this state, doesn't touch the policy's own, and returns the actions and the next state. This serves
         servers that keep a state for each session. `initial_state` gives the first state; then `start` must be True.
 
-        Raises ValueError as `step` does, and for NaN in the observation, because a graph may then return any action.
+        Raises ValueError as `step` does, and for NaN, or infinity within finite bounds, in the observation, because a
+        graph may then return any action.
         """
         leaves, single = self._reader.read(observation, from_environment=True)
         self._reader.check_numbers(leaves)
@@ -185,7 +186,12 @@ class Policy:
             self.warn_without_mask()
         with self._state.replaced(state, rows, single) as given:
             arguments = leaves, mask, read_start(start, rows)
-            actions = self.mode_leaves(*arguments) if deterministic else self.step_leaves(*arguments)[0]
+            if deterministic:
+                actions = self.mode_leaves(*arguments)
+            else:
+                actions, log_prob = self.step_leaves(*arguments)
+                if np.isnan(log_prob).any():
+                    raise FloatingPointError("the network must give finite numbers. Received: nan as a log-probability")
             action = self.to_env(self._nest_action(actions, single))
         return action if given is None else (action, given.result(single))
 

@@ -114,6 +114,17 @@ def test_several_choices_are_one_categorical_each(sizes, rows, seed, masks):
     np.testing.assert_allclose(numpy(whole.entropy(logits, mask)), entropy, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_the_best_choice_is_one_that_is_there_whatever_the_logits_are(value):
+    logits, mask = np.full((1, 5), value, np.float32), np.array([[0, 1, 1, 0, 1]], np.float32)
+    parts = [Categorical(5), MultiCategorical((2, 3), (2,)), EpsilonGreedy(5)]
+    for part, expected in zip(parts, ([1], [[1, 0]], [1]), strict=True):
+        given_logits = logits if part.columns.parameters == 5 else np.pad(logits, ((0, 0), (0, 1)))
+        np.testing.assert_array_equal(numpy(part.mode(given_logits, mask)), expected)
+        (found,) = run_litert(lambda *inputs, part=part: [part.mode(*inputs)], given_logits, mask)
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_actions_of_any_rank_are_counted_row_by_row():
     space = MultiDiscrete(np.array([[2, 3], [4, 5]]))
     (part,) = distribution_for(Spaces(None, space).action).parts

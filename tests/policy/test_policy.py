@@ -67,6 +67,17 @@ def test_nothing_is_chosen_by_nan(exported):
             Policy(exported).act(np.full(4, np.nan, np.float32), deterministic=deterministic)
 
 
+def test_infinity_is_refused_where_bounds_are_finite_and_chooses_an_action_elsewhere(exported):
+    action = Policy(exported).act(np.full(4, np.inf, np.float32), action_mask=[False, True, False])
+    assert action == 6
+    bounded = ObservationReader(Spaces(Box(np.float32([-np.inf, -1]), np.float32([np.inf, np.inf])), ACTIONS))
+    bounded.check_numbers((np.array([[-np.inf, np.inf]], np.float32),))
+    with pytest.raises(ValueError, match="`observation` must be finite where its space has finite bounds.*: -inf"):
+        bounded.check_numbers((np.array([[0, -np.inf]], np.float32),))
+    with pytest.raises(FloatingPointError, match="the network must give finite numbers"):
+        Policy(exported).act(np.full(4, np.inf, np.float32), deterministic=False)
+
+
 @pytest.mark.parametrize(("values", "received"), [([300, 5], "300"), ([-5, 2], "-5"), ([np.inf, 0], "inf")])
 def test_numbers_that_a_dtype_lacks_are_not_wrapped(values, received):
     reader = ObservationReader(Spaces(Box(0, 255, (2,), np.uint8), ACTIONS))
