@@ -121,6 +121,8 @@ class LiteRTGraph(LoadedGraph):
         return self._invoke(self._resized[1], inputs, outputs)
 
     def _invoke(self, interpreter: Interpreter, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
+        for position in self._integers:  # a graph of 0.1.0 takes integers where floats are kept now
+            inputs = (*inputs[:position], inputs[position].astype(np.int64, copy=False), *inputs[position + 1 :])
         for position, index in self._input_indices:
             interpreter.set_tensor(index, inputs[position])
         interpreter.invoke()
@@ -148,8 +150,9 @@ class LiteRTGraph(LoadedGraph):
         """Look up tensor numbers by name, and the inputs' shapes, once: they are the same for all weights."""
         details = {detail["name"]: detail for detail in interpreter.get_input_details()}
         numbers = {name: detail["index"] for name, detail in details.items()}
-        names = enumerate(self._input_names)
-        self._input_indices = [(position, numbers[name]) for position, name in names if name in numbers]
+        names = [(position, name) for position, name in enumerate(self._input_names) if name in numbers]
+        self._input_indices = [(position, numbers[name]) for position, name in names]
+        self._integers = [position for position, name in names if details[name]["dtype"] == np.int64]
         self._shapes = {numbers[name]: details[name]["shape"] for name in self._input_names if name in numbers}
         self._weight_places = [(numbers[name], weight) for name, weight in self._weight_inputs.items()]
         numbers = {detail["name"]: detail["index"] for detail in interpreter.get_output_details()}

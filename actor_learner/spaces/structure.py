@@ -117,7 +117,8 @@ class Structure:
 def observation_structure(space: AnySpace) -> Structure:
     """Return the leaves of observations.
 
-    Box: its own dtype, but float64 as float32 and bool as uint8. Discrete, MultiDiscrete: int32 from 0.
+    Box: its own dtype, but float64 as float32, bool as uint8, and 64-bit integers as float32 where the bounds are beyond
+    32 bits. Discrete, MultiDiscrete: int32 from 0.
 
     Raises ValueError, naming the leaf, for unsupported spaces.
     """
@@ -287,7 +288,15 @@ def _observation_shape_dtype(space: AnySpace, label: str) -> tuple[tuple[int, ..
             f"Received: dtype={space.dtype}"
         )
     stored = {"float64": np.float32, "bool": np.uint8}.get(str(space.dtype), space.dtype)
-    return space.shape, np.dtype(stored)
+    return space.shape, np.dtype(stored if fits_32_bits(space.low) and fits_32_bits(space.high) else np.float32)
+
+
+def fits_32_bits(numbers: Any) -> bool:
+    """Return False for integers of 64 bits that 32 bits don't hold: devices would wrap them."""
+    if numbers.dtype.kind not in "iu" or numbers.dtype.itemsize < 8 or not numbers.size:
+        return True
+    limits = np.iinfo(f"{numbers.dtype.kind}4")
+    return bool(numbers.min() >= limits.min and numbers.max() <= limits.max)
 
 
 def _action_shape_dtype(space: AnySpace, label: str) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -13,7 +13,7 @@ from actor_learner.spaces.kinds import MultiBinary
 from actor_learner.spaces.leaves import check_array, check_choices, check_finite, check_leaf
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
+from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts, fits_32_bits
 from actor_learner.spaces.trajectory import FIELDS, Trajectory, map_leaves
 from actor_learner.system.types import Array
 
@@ -98,7 +98,7 @@ def _observation(given: Any, rows: tuple[int, ...], used: Array) -> Any:
     def leaf(label: str, given: Any) -> Array:
         values = check_array(label, given, (rows[0] + 1, rows[1], ...), "fiub", hint=_HINT)
         check_finite(label, values, used)
-        return values.astype(np.float32) if values.dtype == np.float64 else values
+        return values.astype(np.float32) if values.dtype == np.float64 or not fits_32_bits(values) else values
 
     return _map_labelled(leaf, "observation", given)
 

@@ -70,6 +70,10 @@ class TestLeaves:
             (Box(-1, 1, (3,), np.float64), (3,), np.float32, None),
             (Box(-np.inf, np.inf, (2, 3)), (2, 3), np.float32, None),
             (Box(0, 9, (3,), np.int64), (3,), np.int64, None),
+            (Box(0, 2**32, (3,), np.int64), (3,), np.float32, None),  # which JAX would wrap
+            (Box(-(2**31) - 1, 9, (3,), np.int64), (3,), np.float32, None),
+            (Box(0, 2**32 - 1, (3,), np.uint64), (3,), np.uint64, None),
+            (Box(0, 2**40, (3,), np.uint64), (3,), np.float32, None),
             (Box(0, 255, (4, 84, 84), np.uint8), (4, 84, 84), np.uint8, None),
             (Box(0, 1, (10, 10, 4), np.bool_), (10, 10, 4), np.uint8, None),
             (Discrete(7), (), np.int32, None),

@@ -23,6 +23,15 @@ def test_what_numpy_gives_by_default_is_brought_into_the_right_dtypes():
     assert validate_trajectory(integers, Spaces(None, TWO_ACTIONS)).reward.dtype == np.float32
 
 
+@pytest.mark.parametrize(("value", "dtype"), [(3, np.int64), (4_000_000_512, np.float32), (-(2**40), np.float32)])
+def test_integers_that_a_device_would_wrap_become_floats(value, dtype):
+    right = random_trajectory(steps=3, columns=2)
+    large = right._replace(observation=np.full(right.observation.shape, value, np.int64))
+    found = validate_trajectory(large, Spaces(None, TWO_ACTIONS)).observation
+    assert found.dtype == dtype
+    assert (found == np.float64(value)).all()
+
+
 def test_what_is_right_already_is_not_copied():
     right = random_trajectory(TORQUES, invalid_rate=0.3)
     found = validate_trajectory(right, Spaces(None, TORQUES))
