@@ -47,7 +47,7 @@ class ActorCritic(OnPolicy):
         super().__post_init__()
         self._check_number("ent_coef")
         check_number("gae_lambda", self.gae_lambda, least=0, most=1)
-        check_number("vf_coef", self.vf_coef)
+        check_number("vf_coef", self.vf_coef, least=0)
         check_flag("normalize_advantage", self.normalize_advantage)
 
     @property

@@ -110,7 +110,8 @@ def falling():
     [
         ({"gamma": 1.5}, r"`gamma` must be a number between 0 and 1. Received: gamma=1.5"),
         ({"gamma": "0.9"}, r"`gamma` must be a number between 0 and 1. Received: gamma='0.9'"),
-        ({"vf_coef": "linear"}, "`vf_coef` must be a finite number. Rec"),
+        ({"vf_coef": "linear"}, "`vf_coef` must be a finite number of at least 0. Rec"),
+        ({"vf_coef": -1}, "`vf_coef` must be a finite number of at least 0. Received: vf_coef=-1"),
         ({"target_kl": "small"}, "`target_kl` must be a finite number above 0, or None. Received: target_kl='small'"),
         ({"normalize_reward": 1}, "`normalize_reward` must be True or False. Received: normalize_reward=1"),
         ({"optimizer": "sgd"}, r"must be 'adam', 'rmsprop' or a keras.optimizers.Optimizer. Received: optimizer='sgd'"),
