@@ -127,7 +127,7 @@ class Stopped(Exception):
 def make_environments(factory: EnvFactory, startup: Startup) -> dict[str, Environments]:
     """Make and reset an actor's environments, by the policies' names. Raises EnvError if it fails."""
     seed = startup.env_seed()
-    vector_env = factory.make(startup.num_envs, seed)
+    vector_env = dataclasses.replace(factory, first_env=startup.first_env).make(startup.num_envs, seed)
     names = ("autoreset_mode", "info_keys", "actor", "terminal_observations")
     options: dict[str, Any] = {name: getattr(startup, name) for name in names}
     try:

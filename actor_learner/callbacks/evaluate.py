@@ -91,7 +91,8 @@ class Evaluate(Callback):
             factory = factory.limited(self.max_episode_steps)
         if (self_play := self.config.self_play) is not None:
             factory = dataclasses.replace(factory, seats=Seats.of(self_play))
-        self._factory = dataclasses.replace(factory, known_count=self.config.env_counts[0])
+        counts = self.config.env_counts  # the evaluation's own come after these, beside which they live
+        self._factory = dataclasses.replace(factory, known_count=counts[0], first_env=sum(counts))
         if self.video:
             self._recorded()  # raises without the package
             check_recorded(self._factory)

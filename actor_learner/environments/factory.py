@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import sys
@@ -18,7 +19,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from actor_learner.environments.agents import AgentsVectorEnv, ParallelGames, TurnGames
 from actor_learner.environments.atari import make_atari, make_single_atari
 from actor_learner.environments.autoreset import AnyVectorEnv, declared_autoreset_mode
-from actor_learner.environments.envpool import PREFIX, find_envpool
+from actor_learner.environments.envpool import PREFIX, EnvPoolSource, find_envpool
 from actor_learner.environments.errors import EnvError, calling
 from actor_learner.environments.games import agents_of, is_game, is_turn_based, of_supersuit
 from actor_learner.environments.jax.source import JaxSource, find_jax_env, misfit_of
@@ -30,6 +31,7 @@ from actor_learner.spaces.jax_env import JaxEnv, is_jax_env, names_jax_env
 from actor_learner.system.fields import removed
 
 _REQUIRED = ("num_envs", "single_observation_space", "single_action_space")
+_NO_LIMIT = 2**31 - 1  # env steps, of vector environments that know no other word for it
 _GIVE = "give the function (achieved goals, desired goals, infos) -> rewards, which hindsight needs"
 
 
@@ -46,6 +48,7 @@ class EnvFactory:
     seats: Seats | None = None  # how a game's seats are taken; None: a policy has all of them
     policy_of: PolicyOf | None = None  # which policy plays which agents; None: there is one policy
     with_state: bool = False  # True for a centralized value, which sees a Parallel game's state
+    first_env: int = 0  # the number of the first environment, of those that a run has at a time
 
     @property
     def builds_singles(self) -> bool:
@@ -57,7 +60,7 @@ class EnvFactory:
         if not isinstance(self.source, JaxSource):
             return None
         with calling(f"env `{self.name}`", "can't be built:"):
-            return self.source.make(self.env_kwargs)
+            return self.source.make(_own_copies(self.env_kwargs))
 
     def make_about(self, num_envs: int, seed: int | None = None) -> AnyVectorEnv:
         """Build a vector environment of about `num_envs` environments: games of several agents have only multiples.
@@ -150,24 +153,32 @@ class EnvFactory:
         return vector_env
 
     def _make_native(self, num_envs: int, seed: int | None) -> Any:
+        kwargs = _own_copies(self.env_kwargs)
+        if isinstance(self.source, (EnvSpec, EnvPoolSource)) and "max_episode_steps" in kwargs:
+            limit = kwargs.pop("max_episode_steps")  # as `gym.make` takes it
+            kwargs |= {} if limit is None else {"max_episode_steps": _NO_LIMIT if limit == -1 else limit}
         if isinstance(self.source, EnvSpec):
             if self.source.namespace == "ALE":
-                return make_atari(self.source, num_envs, self.env_kwargs)
-            return gym.make_vec(self.source, num_envs, "vector_entry_point", **self.env_kwargs)
+                return make_atari(self.source, num_envs, kwargs)
+            return gym.make_vec(self.source, num_envs, "vector_entry_point", **kwargs)
         seeded = {"seed": seed} if accepts(self.source, "seed") else {}
-        return self.source(num_envs=num_envs, **seeded, **self.env_kwargs)
+        return self.source(num_envs=num_envs, **seeded, **{**_numbered(self.source, self.first_env), **kwargs})
 
-    def make_one(self) -> Any:
+    def make_one(self, place: int = 0) -> Any:
         """Build a single environment in its wrappers; its exceptions pass through."""
-        return self._as_one(self._make_bare())
+        return self._as_one(self._make_bare(place), place)
 
     def make_one_or_game(self) -> Any:
         """Build a single environment in its wrappers, or a game of several agents."""
         built = self._make_bare()
         return built if is_game(built) else self._as_one(built)
 
-    def _as_one(self, env: Any) -> Any:
-        """Put a single environment into its wrappers. Raises EnvError for anything else."""
+    def _as_one(self, env: Any, place: int = 0) -> Any:
+        """Put a single environment into its wrappers. Raises EnvError for anything else.
+
+        place: its number among those of this vector environment.
+        """
+        number = self.first_env + place
         if is_game(env):
             raise EnvError(f"`{self.name}` is a game of several agents, no single environment. Received: {_kind(env)}")
         if isinstance(env, VectorEnv):
@@ -181,8 +192,11 @@ class EnvFactory:
             raise EnvError(f"`{self.name}` must return a gymnasium.Env{hint}. Received: {_kind(env)}")
         for wrapper in self.wrappers:
             what = f"wrapper `{wrapper_name(wrapper.func)}` of env `{self.name}`"
+            kwargs = {**_numbered(wrapper.func, number), **_own_copies(wrapper.keywords)}
+            if number and inspect.isclass(wrapper.func) and issubclass(wrapper.func, gym.wrappers.RecordVideo):
+                kwargs["name_prefix"] = f"{kwargs.get('name_prefix', 'rl-video')}-env-{number}"  # or all write one file
             with calling(what, "can't be built:"):
-                env = wrapper(env)
+                env = wrapper.func(*wrapper.args, env, **kwargs)
             if not isinstance(env, gym.Env):
                 raise EnvError(f"{what} must return a gymnasium.Env. Received: {_kind(env)}")
             if isinstance(env, gym.Wrapper) and "env" not in vars(env):
@@ -190,16 +204,17 @@ class EnvFactory:
                 raise EnvError(f"{what} must call super().__init__(env) in its __init__. Received: {received}")
         return env
 
-    def _make_bare(self) -> Any:
+    def _make_bare(self, place: int = 0) -> Any:
+        kwargs = _own_copies(self.env_kwargs)
         if isinstance(self.source, EnvSpec):
             # The checker costs several microseconds a step; `Environments` checks instead.
-            kwargs = {"disable_env_checker": True, **self.env_kwargs}
+            kwargs = {"disable_env_checker": True, **kwargs}
             if str(self.source.entry_point).startswith("ale_py"):
                 return make_single_atari(self.source, kwargs)
             if str(self.source.entry_point).startswith("gymnasium.envs.mujoco"):
                 _print_mujoco_warnings_once()
             return gym.make(self.source, **kwargs)
-        return self.source(**self.env_kwargs)
+        return self.source(**{**_numbered(self.source, self.first_env + place), **kwargs})
 
     def _make_of_singles(self, num_envs: int, *, exact: bool) -> AnyVectorEnv:
         first = self._make_bare()
@@ -207,7 +222,7 @@ class EnvFactory:
             return self._make_of_games(first, num_envs, exact=exact)
         self._check_no_seats(first)
         self._check_no_state(first)
-        vector_env = SerialVectorEnv([self._as_one(first), *(self.make_one() for _ in range(1, num_envs))])
+        vector_env = SerialVectorEnv([self._as_one(first), *map(self.make_one, range(1, num_envs))])
         self._check_new(vector_env.envs)
         return vector_env
 
@@ -233,7 +248,7 @@ class EnvFactory:
                 f"`envs_per_actor` counts agents, of which each game of `{self.name}` has {rows}: give {nearest}. "
                 f"Received: {num_envs}"
             )
-        games = [first, *(self._make_bare() for _ in range(1, count + bool(rest)))]
+        games = [first, *(self._make_bare(rows * game) for game in range(1, count + bool(rest)))]
         self._check_new(games)
         if self.seats is not None:
             return SelfPlayVectorEnv(games, self.seats, self.name)
@@ -271,8 +286,9 @@ def resolve_env(
         env: A Gymnasium id, `module:Id-v0`, `module:factory`, `envpool:Id`, an `EnvSpec`, an environment in JAX or its
             name (`gymnax:Id`, `jax:module:name`), or a callable. A callable
             with a parameter named `num_envs` is called as `(num_envs=..., seed=..., **env_kwargs)` and returns a
-            `VectorEnv`; any other is called with `env_kwargs` for each environment and returns an `Env`.
-        env_kwargs: Keyword arguments of each environment.
+            `VectorEnv`; any other is called with `env_kwargs` for each environment and returns an `Env`. A parameter
+            named `env_index` gets the environment's number.
+        env_kwargs: Keyword arguments of each environment, which gets deep copies of them.
         vectorization: `"auto"` uses an id's own vector environment if there is one, `"sync"` steps single environments
             one after the other.
         wrappers: Wrappers around each single environment, as `find_wrappers` takes them: with them, `"auto"` means
@@ -380,11 +396,14 @@ def _callable_factory(name: str, source: Callable[..., Any], kwargs: dict[str, A
     added = {"num_envs": 1} if native else {}
     if native and accepts(source, "seed"):
         added["seed"] = 0
+    added |= {name: number for name, number in _numbered(source, 0).items() if name not in kwargs}
     try:
         signature.bind(**added, **kwargs)
     except TypeError as error:
+        hint = "; a parameter `env_index` gets the environment's number" if "rank" in str(error) else ""
         raise EnvError(
-            f"`{name}{signature}` can't be called with these `env_kwargs`: {error}. Received: env_kwargs={kwargs}"
+            f"`{name}{signature}` can't be called with these `env_kwargs`: {error}{hint}. "
+            f"Received: env_kwargs={kwargs}"
         ) from error
     return EnvFactory(name, source, kwargs, native=native)
 
@@ -401,6 +420,22 @@ def accepts(source: Callable[..., Any], name: str) -> bool:
     signature = _signature(source)
     parameters = {} if signature is None else signature.parameters
     return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+def _numbered(source: Any, number: int) -> dict[str, int]:
+    """Return the number of an environment as an argument, where the callable has a parameter for it."""
+    signature = _signature(source)
+    return {"env_index": number} if signature is not None and "env_index" in signature.parameters else {}
+
+
+def _own_copies(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments for one environment alone: deep copies, but of what can't be copied, such as a lock."""
+    memo: dict[int, Any] = {}
+    found = dict(kwargs)
+    for name, value in kwargs.items():
+        with contextlib.suppress(Exception):
+            found[name] = copy.deepcopy(value, memo)
+    return found
 
 
 def _callable_name(source: Callable[..., Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pickle
 import re
@@ -13,7 +14,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import RecordVideo, TimeLimit
 
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
@@ -243,3 +244,55 @@ class TestMake:
         )
         assert done.stderr == "MuJoCo: unstable\n"
         assert list(tmp_path.iterdir()) == []
+
+
+class Levelled(Script):
+    def __init__(self, config, lock=None):
+        super().__init__([(1, True, False)])
+        self.level, self.config, self.lock = config.pop("level", 0), config, lock
+
+
+class Vector(SyncVectorEnv):
+    def __init__(self, num_envs, config):
+        self.level = config.pop("level", 0)
+        super().__init__([lambda: Script([(1, True, False)])] * num_envs)
+
+
+def levelled(env, config):
+    env.unwrapped.level = config.pop("level", 0)
+    return env
+
+
+def test_each_environment_has_arguments_of_its_own():
+    config, lock = {"level": 3}, threading.Lock()
+    factory = resolve_env(Levelled, {"config": config, "lock": lock}, check_pickle=False)
+    vector_env = factory.make(3)
+    assert [env.level for env in vector_env.envs] == [3, 3, 3]
+    assert all(env.lock is lock for env in vector_env.envs)  # which can't be copied
+    assert len({id(env.config) for env in vector_env.envs}) == 3
+    wrapped = resolve_env(Script, {"episodes": [(1, True, False)]}, "auto", (levelled,), ({"config": config},))
+    assert [env.unwrapped.level for env in wrapped.make(2).envs] == [3, 3]
+    assert [resolve_env(Vector, {"config": config}).make(2).level for _ in range(2)] == [3, 3]
+    assert config == {"level": 3}
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+@pytest.mark.parametrize(("limit", "least"), [(-1, 12), (None, 12), (3, 3)])
+def test_a_limit_of_steps_means_the_same_with_each_vectorization(vectorization, limit, least):
+    vector_env = resolve_env("CartPole-v1", {"max_episode_steps": limit}, vectorization).make(1)
+    _, episodes = play(Environments(vector_env), 40)
+    assert max(length for own in episodes for _, length, _ in own) >= least
+    assert limit != 3 or all(length == 3 for own in episodes for _, length, _ in own)
+
+
+def test_a_parameter_named_env_index_gets_the_environments_number(tmp_path):
+    def make(env_index):
+        return Levelled({"level": env_index})
+
+    factory = dataclasses.replace(resolve_env(make), first_env=4)
+    assert [env.level for env in factory.make(3).envs] == [4, 5, 6]
+    with pytest.raises(EnvError, match="'rank'; a parameter `env_index` gets the environment's number"):
+        resolve_env(lambda rank: None)
+    options = {"video_folder": str(tmp_path), "disable_logger": True}
+    filmed = resolve_env("CartPole-v1", {"render_mode": "rgb_array"}, "sync", (RecordVideo,), {"RecordVideo": options})
+    assert [env.name_prefix for env in filmed.make(2).envs] == ["rl-video", "rl-video-env-1"]
