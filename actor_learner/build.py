@@ -88,7 +88,7 @@ def start_actors(config: TrainConfig, start: Start) -> ActorPool:
     seed, updates = config.seed, start.state.updates
     if updates:
         seed = int(np.random.SeedSequence([seed, updates]).generate_state(1)[0])
-    return make_pool(config, of_one(networks), seed=seed, logs_dir=start.run.logs)
+    return make_pool(config, of_one(networks), seed=seed, logs_dir=start.run.logs, calls=start.state.calls)
 
 
 def _policy_checkpoint(checkpoint: Path | None, name: str) -> Path | None:
@@ -96,13 +96,16 @@ def _policy_checkpoint(checkpoint: Path | None, name: str) -> Path | None:
     return None if checkpoint is None else policy_folder(checkpoint, name)
 
 
-def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
-    """Start the actors that a config describes. network: as for `ActorPool`."""
+def make_pool(
+    config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None, calls: Sequence[Sequence[Any]] = ()
+) -> ActorPool:
+    """Start the actors that a config describes. network, calls: as for `ActorPool`."""
     settings = {name: getattr(config, name) for name in names_of(PoolSettings)} | {"seed": seed}
     settings["terminal_observations"] |= any(with_hindsight(config))
     if not config.total_steps:  # nothing is collected: an environment is needed for its spaces alone
         settings |= {"num_actors": 0, "max_policy_lag": 0}
-    return ActorPool(config.env, network, env_kwargs=dict(config.env_kwargs), logs_dir=logs_dir, **settings)
+    options: dict[str, Any] = {"env_kwargs": dict(config.env_kwargs), "logs_dir": logs_dir, "calls": calls}
+    return ActorPool(config.env, network, **options, **settings)
 
 
 def with_hindsight(config: TrainConfig) -> list[TrainConfig]:

@@ -248,7 +248,6 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
             build.goal_rewards(config) as compute_reward,
             build.start_actors(config, start) as actors,
         ):
-            actors.repeat(start.state.calls)
             build.check_networks(config, actors, start.run)
             with build.on_device(config):
                 result = _Run(config, start, actors, interrupts, callbacks, compute_reward).train()

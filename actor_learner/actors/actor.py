@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import time
-import warnings
 from collections.abc import Generator, Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +22,7 @@ from actor_learner.environments.agents import AgentsVectorEnv, TurnGames
 from actor_learner.environments.calls import Call, CallError
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.episodes import Episodes
-from actor_learner.environments.errors import ApiError
+from actor_learner.environments.errors import ApiError, EnvError
 from actor_learner.environments.factory import EnvFactory
 from actor_learner.environments.opponents import Opponent
 from actor_learner.environments.self_play import SelfPlayVectorEnv
@@ -54,6 +53,7 @@ class Startup:
     all_envs: int = 1  # the number of all actors' environments
     role: int = 0  # the number of the policy, where several play
     terminal_observations: bool = False  # True if the last observations of terminated episodes are kept, too
+    calls: tuple[Call, ...] = ()  # of the environments' methods, which it makes before their first reset
 
     def env_seed(self) -> int:
         """Return the seed of the first environment; those of the others follow it, across all actors."""
@@ -132,13 +132,28 @@ def make_environments(factory: EnvFactory, startup: Startup) -> dict[str, Enviro
     options: dict[str, Any] = {name: getattr(startup, name) for name in names}
     try:
         environments = environments_of(vector_env, factory.name, **options)
+        first = next(iter(environments.values()))
+        left = [call for call in startup.calls if not _is_called(first, call)]
         for each in environments.values():
             each.reset(seed)
+        for call in left:
+            first.call(call)
         return environments
     except BaseException:
         with contextlib.suppress(Exception):  # the first error counts
             vector_env.close()
         raise
+
+
+def _is_called(environments: Environments, call: Call) -> bool:
+    """Call a method before the first reset; return False if it raises, perhaps because it needs one."""
+    try:
+        environments.call(call)
+    except CallError:
+        raise
+    except EnvError:
+        return False
+    return True
 
 
 Unroll = Generator[Any, None, T]
@@ -385,13 +400,7 @@ class Actor:
         """Call methods of the environments. Raises CallError for one that they don't have, EnvError if one raises."""
         started = time.perf_counter()
         for call in calls:
-            try:
-                self._environments[0].call(call)
-            except CallError as error:
-                if not call.optional:
-                    raise
-                if not self._actor:
-                    warnings.warn(f"A call of an earlier process is left out: {error}", UserWarning, stacklevel=2)
+            self._environments[0].call(call)
         self._heartbeat[0] += 2
         seconds = time.perf_counter() - started
         self._calling += seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections import deque
 from collections.abc import Mapping, Sequence
 
@@ -38,7 +39,9 @@ class LocalActors(ActorGroup):
         self._undo = contextlib.ExitStack()
 
     def start(self) -> None:
-        self._environments = make_environments(self._factory, self._startup)
+        startup = dataclasses.replace(self._startup, calls=self.calls.since(None))
+        self._calls_passed_on = self.calls.count
+        self._environments = make_environments(self._factory, startup)
         for environments in self._environments.values():
             self._undo.callback(environments.close)
 

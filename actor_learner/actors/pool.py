@@ -165,6 +165,7 @@ class ActorPool:
         policies: Mapping[str, Any] | Sequence[str] | None = None,
         policy_of: Mapping[str, str] | Callable[[Any], str] | None = None,
         logs_dir: str | Path | None = None,
+        calls: Iterable[Sequence[Any]] = (),
         start_timeout: float = 120.0,
         actor_timeout: float = 60.0,
         on_env_error: Literal["restart", "raise"] = "restart",
@@ -187,6 +188,7 @@ class ActorPool:
                 for the default network. Actors get an exported copy of it. With `policies`: a dict of these by name.
             env_kwargs: keyword arguments of each environment.
             logs_dir: folder for `actor-N.log`, the output of each actor.
+            calls: the `calls` of an earlier pool, which the environments get before their first reset.
             group: another kind of actors in place of processes, for tests and for embedding. It must have `num_actors`
                 actors, and the pool closes it. See `actor_learner.actors.group.ActorGroup`.
 
@@ -228,6 +230,7 @@ class ActorPool:
         self._process = os.getpid()
         self._end = weakref.finalize(self, self._group.close)  # at the interpreter's end, too
         try:
+            self.repeat(calls)
             self._group.start()
             self._begin(network)
         except BaseException:
@@ -365,9 +368,11 @@ class ActorPool:
         one after it. Above 1, it is the actor's next unroll. Earlier observations don't change, so a method shouldn't
         change an episode that is under way.
 
-        An actor that replaces another one makes these calls before its first unroll, in their order, and so does a run
-        that resumes from a checkpoint. Only the last call of each name is repeated: let a method set a value, not add
-        to it.
+        All calls are made, in their order. An actor that replaces another one repeats them before its environments'
+        first reset, in their order, and so does a run that resumes from a checkpoint; a method that raises there is
+        called after the reset. Of calls that set the same only the last one is repeated: those of one method whose
+        arguments before the last one, texts and whole numbers, are equal, and of dicts the keys. So let a method set a
+        value, not add to it.
 
         Args:
             name: The name of a method of each sub-environment, which is found through its wrappers as in Gymnasium's
@@ -385,7 +390,7 @@ class ActorPool:
     @property
     def calls(self) -> list[list[Any]]:
         """The calls that a new actor makes first, as JSON: name and arguments of each."""
-        return [[call.name, call.args] for call in self._group.calls.since(0)]
+        return [[call.name, call.args] for call in self._group.calls.since(None)]
 
     def repeat(self, calls: Iterable[Sequence[Any]]) -> None:
         """Make the calls of an earlier pool; those that the environments refuse are left out with a warning."""

@@ -20,7 +20,7 @@ from actor_learner.environments.agents import ABSENT
 from actor_learner.environments.atari import LIFE_LOST
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.buffers import Observations, first_fault, require_shape
-from actor_learner.environments.calls import Call, methods, perform
+from actor_learner.environments.calls import Call, CallError, methods, perform
 from actor_learner.environments.episodes import Episodes, EpisodeStatistics
 from actor_learner.environments.errors import ApiError, EnvError, calling, describe_error, short
 from actor_learner.spaces.spaces import Spaces
@@ -209,8 +209,14 @@ class Environments:
         return self._step_with_ends(terminated, truncated, infos)
 
     def call(self, call: Call) -> None:
-        """Call a method of every environment. Raises EnvError if there is none or it raises."""
-        perform(self.vector_env, call, self._where())
+        """Call a method of every environment. Raises EnvError if there is none, unless it is optional, or it raises."""
+        try:
+            perform(self.vector_env, call, self._where())
+        except CallError as error:
+            if not call.optional:
+                raise
+            if not self._actor:
+                warnings.warn(f"A call of an earlier process is left out: {error}", UserWarning, stacklevel=3)
 
     def check_call(self, call: Call) -> None:
         """Raise CallError, an EnvError, if there is no such method or it takes other arguments."""

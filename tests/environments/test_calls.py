@@ -68,13 +68,70 @@ def test_tuples_arrive_as_lists_the_first_time_already():
     assert decode(encode([call])) == [call]
 
 
-def test_of_the_calls_of_one_name_the_last_is_kept_in_its_place():
+def listed(calls):
+    return [(call.name, *call.args) for call in calls]
+
+
+def test_all_calls_are_made_and_of_those_that_set_the_same_the_last_is_repeated():
     calls = Calls()
-    for name, value in (("a", 1), ("b", 2), ("a", 3)):
-        calls.add(make_call(name, (value,)))
-    assert [(call.name, call.args) for call in calls.since(0)] == [("b", [2]), ("a", [3])]
-    assert [(call.name, call.args) for call in calls.since(2)] == [("a", [3])]
-    assert calls.since(3) == ()
+    given = [
+        *(("a", 1), ("b", "gravity", 2.0), ("a", 3), ("b", "length", 4.0), ("b", "gravity", 5.0)),
+        *(("c", {"x": 1}), ("c", {"y": 2}), ("c", {"x": 3})),
+    ]
+    for name, *values in given:
+        calls.add(make_call(name, values))
+    assert listed(calls.since(0)) == given
+    assert listed(calls.since(4)) == given[4:]
+    assert calls.since(8) == ()
+    assert listed(calls.since(None)) == [given[i] for i in (2, 3, 4, 6, 7)]
+
+
+def test_of_more_calls_than_fit_the_newest_are_repeated():
+    calls = Calls()
+    with pytest.warns(UserWarning, match="Only the newest calls of 'set_range' are repeated"):
+        for low in range(700):
+            calls.add(make_call("set_range", (low, low + 1)))
+    assert listed(calls.since(None))[-1] == ("set_range", 699, 700)
+    assert listed(calls.since(698)) == [("set_range", 698, 699), ("set_range", 699, 700)]
+    assert len(encode(calls.since(0))) <= MAX_CALLS_BYTES
+
+
+@pytest.mark.parametrize("num_actors", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_calls_come_before_the_first_reset_of_a_pool_that_goes_on_and_of_a_replaced_actor(num_actors):
+    def levels(actors):
+        return actors.collect().observation[1].reshape(-1).tolist()
+
+    kwargs = {"num_actors": num_actors, "envs_per_actor": 2, "unroll_length": 3}
+    with al.ActorPool(Levels, small_network, calls=[["set", ["a", 5]], ["set", ["b", 7]]], **kwargs) as actors:
+        assert levels(actors) == [5.0, 7.0, 5.0, 7.0]
+        assert actors.calls == [["set", ["a", 5]], ["set", ["b", 7]]]
+        if num_actors:
+            actors.call("set", "a", 6)
+            actors.restart()
+            while not actors.restart_count:
+                found = levels(actors)
+            assert levels(actors) == [6.0, 7.0, 6.0, 7.0]
+
+
+class Levels(gym.Env):
+    """Shows the levels that its episode began with; level b can't be set before a reset."""
+
+    observation_space, action_space = gym.spaces.Box(0, 9, (2,), np.float32), gym.spaces.Discrete(2)
+    level, begun, b = 0, False, 0
+
+    def set(self, name, value):
+        assert name == "a" or self.begun
+        setattr(self, {"a": "level"}.get(name, name), value)
+
+    def reset(self, *, seed=None, options=None):
+        self.begun, self.shown = True, self.level
+        return self._seen(), {}
+
+    def step(self, action):
+        return self._seen(), 0.0, False, False, {}
+
+    def _seen(self):
+        return np.float32([self.shown, self.b])
 
 
 def test_what_is_too_large_together_is_refused_and_changes_nothing():
@@ -82,7 +139,7 @@ def test_what_is_too_large_together_is_refused_and_changes_nothing():
     calls.add(make_call("a", ("x" * (MAX_CALLS_BYTES - 100),)))
     with pytest.raises(ValueError, match=rf"at most {MAX_CALLS_BYTES} bytes as JSON; .* Received: \d+ bytes with 'b'$"):
         calls.add(make_call("b", ("y" * 200,)))
-    assert [call.name for call in calls.since(0)] == ["a"]
+    assert [call.name for call in calls.since(None)] == ["a"]
     calls.add(make_call("a", ("y" * 200,)))
     calls.add(make_call("b", ("y" * 200,)))
 

@@ -277,7 +277,7 @@ def test_each_environment_has_arguments_of_its_own():
 
 
 @pytest.mark.parametrize("vectorization", ["auto", "sync"])
-@pytest.mark.parametrize(("limit", "least"), [(-1, 12), (None, 12), (3, 3)])
+@pytest.mark.parametrize(("limit", "least"), [(-1, 8), (None, 8), (3, 3)])
 def test_a_limit_of_steps_means_the_same_with_each_vectorization(vectorization, limit, least):
     vector_env = resolve_env("CartPole-v1", {"max_episode_steps": limit}, vectorization).make(1)
     _, episodes = play(Environments(vector_env), 40)

@@ -82,9 +82,10 @@ class ProcessActors(ArenaActors):
     def payload(self, actor: int) -> bytes:
         """Return the startup of a new process of this actor, for `worker.main`."""
         self._starting.add(actor)
-        self._calls_passed_on[actor] = 0
+        self._calls_passed_on[actor] = self.calls.count
         self._heartbeats.start(actor)
-        startup = dataclasses.replace(self._startups[actor], incarnation=self._incarnation(actor))
+        startup = self._startups[actor]
+        startup = dataclasses.replace(startup, incarnation=self._incarnation(actor), calls=self.calls.since(None))
         return pickle.dumps((startup, sys.argv, self._factory))
 
     def receive(self, actor: int, message: Message, payload: Any) -> bool:
