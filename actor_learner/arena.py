@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from actor_learner.environments.environments import Environments
+from actor_learner.environments.errors import closing
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.opponents import Opponent, Opponents
 from actor_learner.environments.self_play import OUTCOME, SelfPlayVectorEnv
@@ -127,7 +128,7 @@ def _match(
     """Return the first player's outcomes of so many games, in each seat as often as in the others."""
     seats = second.seats(config, None)
     factory = dataclasses.replace(factory, seats=seats)
-    with contextlib.closing(factory.make(min(games, MAX_GAMES), seed)) as vector_env:
+    with closing(factory.make(min(games, MAX_GAMES), seed), f"env `{factory.name}`") as vector_env:
         environments = Environments(vector_env, info_keys=(), name=factory.name)
         assert isinstance(vector_env, SelfPlayVectorEnv)
         second.sit_down(environments)

@@ -27,7 +27,7 @@ from actor_learner.config.references import (
 from actor_learner.config.settings import check_wrappers
 from actor_learner.environments.agents import AgentsVectorEnv, TurnGames
 from actor_learner.environments.environments import Environments
-from actor_learner.environments.errors import EnvError
+from actor_learner.environments.errors import EnvError, closing
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.opponents import RANDOM, Opponent
 from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv
@@ -202,11 +202,11 @@ def evaluate(
         if record is not None:
             recorder = stack.enter_context(minari_datasets.recording(record))
             factory = factory.wrapped(recorder, "record", record)
-        vector_env = stack.enter_context(contextlib.closing(factory.make_about(num_envs, seed)))
+        vector_env = stack.enter_context(closing(factory.make_about(num_envs, seed), f"env `{factory.name}`"))
         if isinstance(vector_env, TurnGames):  # trained with all seats
             sitting = Sitting.of(RANDOM_PLAYER)
             factory = dataclasses.replace(factory, seats=sitting.seats(config, None))
-            vector_env = stack.enter_context(contextlib.closing(factory.make_about(num_envs, seed)))
+            vector_env = stack.enter_context(closing(factory.make_about(num_envs, seed), f"env `{factory.name}`"))
         mode = autoreset_mode or config.get("autoreset_mode")
         keys = (*_info_keys(config), *([] if sitting is None else ["outcome"]))
         environments = environments_of(vector_env, factory.name, autoreset_mode=mode, info_keys=keys)
@@ -324,7 +324,7 @@ def _name_of(reference: Any) -> str:
 
 def check_playable(policy: Policy, factory: EnvFactory, autoreset_mode: str | None = None) -> None:
     """Make an environment and close it. Raises ValueError if it has other spaces than the policy."""
-    with contextlib.closing(factory.make_about(1, 0)) as vector_env:
+    with closing(factory.make_about(1, 0), f"env `{factory.name}`") as vector_env:
         environments = Environments(vector_env, autoreset_mode=autoreset_mode, name=factory.name)
         _Player(policy, environments, deterministic=True)
 

@@ -168,6 +168,7 @@ class ActorPool:
         calls: Iterable[Sequence[Any]] = (),
         start_timeout: float = 120.0,
         actor_timeout: float = 60.0,
+        close_timeout: float = 30.0,
         on_env_error: Literal["restart", "raise"] = "restart",
         max_restarts: int = 1000,
         acting: str = "actors",

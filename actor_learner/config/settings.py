@@ -229,6 +229,7 @@ class PoolSettings:
         actor_timeout: seconds without a sign of life (an env step begun or done) until an actor is replaced; must be
             longer than any env step.
         start_timeout: seconds for an actor to start, and to make and reset its environments.
+        close_timeout: seconds for an actor's environments to close when the pool is closed, e.g. to write videos.
     """
 
     vectorization: Literal["auto", "sync"] = choice(("auto", "sync"), "environment")
@@ -289,6 +290,7 @@ class PoolSettings:
     max_restarts: int = count(1000, 0, "faults", effect="none")
     actor_timeout: float = setting(60.0, "faults", check=checks.check_seconds, effect="none", owner="actors")
     start_timeout: float = setting(120.0, "faults", check=checks.check_seconds, effect="none", owner="actors")
+    close_timeout: float = setting(30.0, "faults", check=checks.check_seconds, effect="none", owner="actors")
 
     def __post_init__(self) -> None:
         self._check_fields()

@@ -22,7 +22,7 @@ from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.buffers import Observations, first_fault, require_shape
 from actor_learner.environments.calls import Call, CallError, methods, perform
 from actor_learner.environments.episodes import Episodes, EpisodeStatistics
-from actor_learner.environments.errors import ApiError, EnvError, calling, describe_error, short
+from actor_learner.environments.errors import ApiError, EnvError, calling, closing, describe_error, short
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 from actor_learner.system.types import Array, Leaves
@@ -233,8 +233,9 @@ class Environments:
             )
 
     def close(self) -> None:
-        with self._calling("close"):
-            self.vector_env.close()
+        """Close the environments. What that raises is logged."""
+        with closing(self.vector_env, self._where()):
+            pass
         if not self._actor:
             self.warn_of_missing_info()
 

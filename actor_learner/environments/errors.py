@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import traceback
 from collections.abc import Iterator
 from typing import Any
+
+_logger = logging.getLogger(__name__)
 
 
 class EnvError(ValueError):
@@ -61,6 +64,19 @@ def calling(what: str, raised: str = "raised", where: str = "") -> Iterator[None
         raise type(error)(f"{error} ({where})") from error
     except (Exception, SystemExit) as error:
         raise EnvError(f"{what} {raised} {describe_error(error)}") from error
+
+
+@contextlib.contextmanager
+def closing(env: Any, where: str) -> Iterator[Any]:
+    """Close an environment when the `with` block ends. An exception of its `close` is only logged."""
+    try:
+        yield env
+    finally:
+        try:
+            with calling(f"`close` of {where}"):
+                env.close()
+        except EnvError as error:
+            _logger.warning("%s: what it writes when it closes may be lost", error)
 
 
 def short(value: Any) -> str:

@@ -20,7 +20,7 @@ from actor_learner.environments.agents import AgentsVectorEnv, ParallelGames, Tu
 from actor_learner.environments.atari import make_atari, make_single_atari
 from actor_learner.environments.autoreset import AnyVectorEnv, declared_autoreset_mode
 from actor_learner.environments.envpool import PREFIX, EnvPoolSource, find_envpool
-from actor_learner.environments.errors import EnvError, calling
+from actor_learner.environments.errors import EnvError, calling, closing
 from actor_learner.environments.games import agents_of, is_game, is_turn_based, of_supersuit
 from actor_learner.environments.jax.source import JaxSource, find_jax_env, misfit_of
 from actor_learner.environments.lookup import Wrapper, find_env, find_wrappers, sendable_spec, wrapper_name
@@ -342,15 +342,13 @@ def goal_environment(factory: EnvFactory) -> Iterator[tuple[Any, Callable[..., A
         raise EnvError(f"`compute_reward`: {text}; {_GIVE}. Received: compute_reward=None")
     with calling(f"env `{factory.name}`", "can't be built:"):
         env = replace(factory, native=False).make_one()
-    try:
+    with closing(env, f"env `{factory.name}`"):
         if not callable(function := getattr(env.unwrapped, "compute_reward", None)):
             text = f"`{factory.name}` has no method of this name"
             raise EnvError(f"`compute_reward`: {text}; {_GIVE}. Received: compute_reward=None")
         with calling(f"env `{factory.name}`", "can't be reset:"):
             env.reset()  # which some functions rely on
         yield env, function
-    finally:
-        env.close()
 
 
 def _print_mujoco_warnings_once() -> None:
@@ -402,8 +400,7 @@ def _callable_factory(name: str, source: Callable[..., Any], kwargs: dict[str, A
     except TypeError as error:
         hint = "; a parameter `env_index` gets the environment's number" if "rank" in str(error) else ""
         raise EnvError(
-            f"`{name}{signature}` can't be called with these `env_kwargs`: {error}{hint}. "
-            f"Received: env_kwargs={kwargs}"
+            f"`{name}{signature}` can't be called with these `env_kwargs`: {error}{hint}. Received: env_kwargs={kwargs}"
         ) from error
     return EnvFactory(name, source, kwargs, native=native)
 

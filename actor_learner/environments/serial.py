@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -113,6 +114,12 @@ class SerialVectorEnv(_SyncVectorEnv):
         if action_masks:
             add_masks(infos, action_masks, self.num_envs)
         return observations, self._reward, terminations, truncations, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close all sub-environments, the others too where one raises."""
+        with contextlib.ExitStack() as stack:
+            for env in reversed(self.envs):
+                stack.callback(env.close)
 
     def _write(self, row: Any, index: int) -> None:
         if not self._containers:

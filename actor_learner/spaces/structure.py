@@ -117,8 +117,8 @@ class Structure:
 def observation_structure(space: AnySpace) -> Structure:
     """Return the leaves of observations.
 
-    Box: its own dtype, but float64 as float32, bool as uint8, and 64-bit integers as float32 where the bounds are beyond
-    32 bits. Discrete, MultiDiscrete: int32 from 0.
+    Box: its own dtype, but float64 as float32, bool as uint8, and 64-bit integers as float32 where 32 bits don't hold
+    the bounds. Discrete, MultiDiscrete: int32 from 0.
 
     Raises ValueError, naming the leaf, for unsupported spaces.
     """

@@ -26,12 +26,14 @@ import actor_learner as al
 from actor_learner.actors.actor import NICENESS
 from actor_learner.actors.group import ActorError
 from actor_learner.actors.pool import ActorPool
+from actor_learner.actors.processes.supervisor import GRACE_SECONDS
 from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.errors import EnvError
 from actor_learner.networks import default
 from tests.support.counting_env import (
     BrokenLater,
     ClosingEnv,
+    ClosingLate,
     CountingEnv,
     FloodingEnv,
     LeanEnv,
@@ -457,6 +459,27 @@ def test_environments_are_closed_those_that_fail_to_reset_too(network, tmp_path,
     failure = pytest.raises((EnvError, ActorError), match="a bad day")
     with failure if env is NeverReset else contextlib.nullcontext():
         make_pool(network, functools.partial(env, str(tmp_path)), num_actors=num_actors).close()
+    assert list(tmp_path.iterdir())
+
+
+def test_environments_have_time_to_close_and_a_warning_names_those_that_have_not(network, tmp_path, caplog):
+    patient = functools.partial(ClosingLate, str(tmp_path), GRACE_SECONDS + 0.5)
+    make_pool(network, patient, envs_per_actor=1).close()
+    assert list(tmp_path.iterdir())
+    assert not caplog.records
+    hanging = functools.partial(ClosingLate, str(tmp_path), 3600.0)
+    make_pool(network, hanging, close_timeout=0.3).close()
+    text = "Actor 0 in `ClosingLate` didn't close within close_timeout=0.3 s, so that it was killed"
+    assert text in caplog.text
+
+
+@pytest.mark.parametrize("num_actors", [0, 1])
+def test_an_exception_of_close_is_a_warning_and_the_others_are_closed(network, tmp_path, caplog, capfd, num_actors):
+    factory = functools.partial(ClosingLate, str(tmp_path))
+    make_pool(network, lambda env_index: factory(-float(env_index == 1)), num_actors=num_actors).close()
+    told = caplog.text + capfd.readouterr().out
+    assert "`close` of env `" in told
+    assert "in actor 0 raised ZeroDivisionError: a bad day" in told
     assert list(tmp_path.iterdir())
 
 

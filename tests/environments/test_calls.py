@@ -88,9 +88,13 @@ def test_all_calls_are_made_and_of_those_that_set_the_same_the_last_is_repeated(
 
 def test_of_more_calls_than_fit_the_newest_are_repeated():
     calls = Calls()
-    with pytest.warns(UserWarning, match="Only the newest calls of 'set_range' are repeated"):
+
+    def fill():
         for low in range(700):
             calls.add(make_call("set_range", (low, low + 1)))
+
+    with pytest.warns(UserWarning, match="Only the newest calls of 'set_range' are repeated"):
+        fill()
     assert listed(calls.since(None))[-1] == ("set_range", 699, 700)
     assert listed(calls.since(698)) == [("set_range", 698, 699), ("set_range", 699, 700)]
     assert len(encode(calls.since(0))) <= MAX_CALLS_BYTES
@@ -109,7 +113,7 @@ def test_calls_come_before_the_first_reset_of_a_pool_that_goes_on_and_of_a_repla
             actors.call("set", "a", 6)
             actors.restart()
             while not actors.restart_count:
-                found = levels(actors)
+                levels(actors)
             assert levels(actors) == [6.0, 7.0, 6.0, 7.0]
 
 

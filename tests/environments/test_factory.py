@@ -285,7 +285,7 @@ def test_a_limit_of_steps_means_the_same_with_each_vectorization(vectorization, 
     assert limit != 3 or all(length == 3 for own in episodes for _, length, _ in own)
 
 
-def test_a_parameter_named_env_index_gets_the_environments_number(tmp_path):
+def test_a_parameter_named_env_index_gets_the_environments_number():
     def make(env_index):
         return Levelled({"level": env_index})
 
@@ -293,6 +293,10 @@ def test_a_parameter_named_env_index_gets_the_environments_number(tmp_path):
     assert [env.level for env in factory.make(3).envs] == [4, 5, 6]
     with pytest.raises(EnvError, match="'rank'; a parameter `env_index` gets the environment's number"):
         resolve_env(lambda rank: None)
+
+
+@pytest.mark.slow
+def test_videos_of_several_environments_have_files_of_their_own(tmp_path):
     options = {"video_folder": str(tmp_path), "disable_logger": True}
     filmed = resolve_env("CartPole-v1", {"render_mode": "rgb_array"}, "sync", (RecordVideo,), {"RecordVideo": options})
     assert [env.name_prefix for env in filmed.make(2).envs] == ["rl-video", "rl-video-env-1"]

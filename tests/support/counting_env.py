@@ -133,6 +133,20 @@ class ClosingEnv(CountingEnv):
         Path(self.directory, f"{os.getpid()}").touch()
 
 
+class ClosingLate(ClosingEnv):
+    """Closes after some seconds; with fewer than none, not at all."""
+
+    def __init__(self, directory, seconds):
+        super().__init__(directory)
+        self.seconds = seconds
+
+    def close(self):
+        time.sleep(max(0.0, self.seconds))
+        if self.seconds < 0:
+            raise ZeroDivisionError("a bad day")
+        super().close()
+
+
 class NeverReset(ClosingEnv):
     def reset(self, **options):
         raise ZeroDivisionError("a bad day")

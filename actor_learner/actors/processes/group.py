@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import os
 import pickle
 import sys
@@ -20,7 +21,7 @@ from actor_learner.actors.arena_actors import ArenaActors, late_error
 from actor_learner.actors.device_acting import ActingError, ActingThread, SharedStep
 from actor_learner.actors.group import ActorError, ColumnSchedule, Plan, Restart
 from actor_learner.actors.processes.restarts import REQUESTED, ActorEnd, Heartbeats, RestartPolicy
-from actor_learner.actors.processes.supervisor import Supervisor
+from actor_learner.actors.processes.supervisor import GRACE_SECONDS, Supervisor
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Blocks
 from actor_learner.actors.transport.messages import Assignment, Done, Message
@@ -32,6 +33,7 @@ from actor_learner.system.child import NO_GPU, ONE_THREAD
 from actor_learner.system.machine import available_cores
 
 _SWEEP_SECONDS = 1.0
+_logger = logging.getLogger(__name__)
 
 
 class ProcessActors(ArenaActors):
@@ -68,7 +70,8 @@ class ProcessActors(ArenaActors):
         self._owns_memory, arena = memory is None, self._memory.arena.descriptor
         try:
             variables = variables_of(settings)
-            self._supervisor = Supervisor(arena, logs, self, self._heartbeats.interval, self._condition, variables)
+            timing = self._heartbeats.interval, self._condition
+            self._supervisor = Supervisor(arena, logs, self, *timing, variables, settings.close_timeout)
         except BaseException:
             if self._owns_memory:
                 self._memory.close()
@@ -236,6 +239,11 @@ class ProcessActors(ArenaActors):
             self._acting.close()
             self._acting = None  # it holds weights on the device
         self._show_lines()
+        while self._supervisor.unclosed:
+            actor, name = self._supervisor.unclosed.popitem()
+            limit = f"in `{name}` didn't close within close_timeout={self._settings.close_timeout:g} s, so that it"
+            cause = f"didn't end its env step within {GRACE_SECONDS:g} s and" if name is None else limit
+            _logger.warning("Actor %d %s was killed: files that its environments write may be incomplete", actor, cause)
         if os.getpid() == self._supervisor.process:  # a fork's copy of the lock may be locked for ever
             with self.lock:
                 self._heartbeats.words = None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from actor_learner.actors.processes.group import ProcessActors
 
 _BEGIN_SECONDS = 10.0
-_GRACE_SECONDS = 2.0  # the time that actors have to close their environments when the pool is closed
+GRACE_SECONDS = 2.0  # the time that actors have to begin to close their environments when the pool is closed
 _GRACE_AFTER_FAILURE_SECONDS = 0.5
 _DEATH_SECONDS = 2.0  # the time that a killed process has to be gone
 _STUCK_SECONDS = 60.0  # the same where a driver or a file system holds it in the kernel; then the pool gives up
@@ -38,7 +38,12 @@ class Supervisor:
 
     arena: descriptor of the arena. logs: a file, or None, by the number of each actor. owner: receives the events.
     tick_seconds: the interval of `owner.tick`. condition: notified of what callers wait for; held while methods of the
-    owner run, but for `show`. variables: of the actors' environment, beside this process's.
+    owner run, but for `show`. variables: of the actors' environment, beside this process's. close_timeout: seconds that
+    environments have to close.
+
+    Attributes:
+        unclosed: Actors that were killed before their environments were closed, and these environments' name, or None
+            where they hadn't begun to close.
     """
 
     def __init__(
@@ -49,8 +54,11 @@ class Supervisor:
         tick_seconds: float,
         condition: threading.Condition,
         variables: Mapping[str, str],
+        close_timeout: float,
     ) -> None:
-        self.condition, self._variables = condition, variables
+        self.condition, self._variables, self._close_timeout = condition, variables, close_timeout
+        self.unclosed: dict[int, str | None] = {}
+        self._closers: dict[int, tuple[float, str]] = {}  # since when actors close their environments, and their name
         self.error: BaseException | None = None  # the error that ended the actors; None if `close` did
         self._arena, self._logs = arena, logs
         self._owner, self._tick_seconds = owner, tick_seconds
@@ -118,7 +126,10 @@ class Supervisor:
             self.condition.wait_for(lambda: not self._sweeping or self._closing, seconds)
 
     def close(self) -> None:
-        """End all actors and their children within five seconds, even if interrupted; idempotent, from any thread."""
+        """End all actors and their children; idempotent, from any thread.
+
+        It takes at most five seconds, and `close_timeout` for environments that are closing, even if interrupted.
+        """
         if os.getpid() != self.process:  # the actors aren't the children of a fork of the caller
             return
         self._closing = True
@@ -126,7 +137,7 @@ class Supervisor:
         if self._thread.ident is None:
             self._close_all()
         elif self._thread is not threading.current_thread():
-            self._thread.join(_GRACE_SECONDS + _DEATH_SECONDS + 2.0)
+            self._thread.join(GRACE_SECONDS + self._close_timeout + _DEATH_SECONDS + 2.0)
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # full: it will wake anyway; closed: it has ended
@@ -229,7 +240,9 @@ class Supervisor:
             self._disconnected[actor.number] = time.monotonic()
             return
         with self.condition:
-            if message is Message.FAILED:
+            if message is Message.CLOSING:
+                self._closers[actor.number] = time.monotonic(), payload
+            elif message is Message.FAILED:
                 self._failures[actor.number] = payload
                 self._disconnected.setdefault(actor.number, time.monotonic())
             elif self._owner.receive(actor.number, message, payload):
@@ -285,7 +298,7 @@ class Supervisor:
         for step in (
             self._owner.stop,
             self._ask_to_close,
-            functools.partial(self._await_deaths, _GRACE_AFTER_FAILURE_SECONDS if failed else _GRACE_SECONDS),
+            functools.partial(self._await_closing, _GRACE_AFTER_FAILURE_SECONDS if failed else GRACE_SECONDS),
             self._kill_all,
             functools.partial(self._await_deaths, _DEATH_SECONDS),
             self._close_all,
@@ -302,13 +315,25 @@ class Supervisor:
         for number in list(self._actors):
             self.send(number, Message.CLOSE)
 
+    def _await_closing(self, seconds: float) -> None:
+        """Wait for the actors' ends: so long for those that don't close their environments yet."""
+        since = time.monotonic() + seconds - self._close_timeout
+        while self._actors:
+            newest = max(self._closers.get(number, (since,))[0] for number in self._actors)
+            if (remaining := newest + self._close_timeout - time.monotonic()) <= 0:
+                return
+            self._turn(remaining)
+
     def _await_deaths(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while self._actors and (remaining := deadline - time.monotonic()) > 0:
             self._turn(remaining)
 
     def _kill_all(self) -> None:
-        for actor in self._actors.values():
+        for number, actor in self._actors.items():
+            name = self._closers[number][1] if number in self._closers else None
+            if name is not None or self.error is None:
+                self.unclosed[number] = name
             actor.kill()
 
     def _close_all(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -52,6 +53,8 @@ def main(*descriptors: str) -> None:
         environments = make_environments(pickle.loads(factory), startup)
         starting = False
         _serve(channel, Arena(arena), startup, environments)
+        with contextlib.suppress(OSError):
+            channel.send(Message.CLOSING, next(iter(environments.values())).name)
         for each in environments.values():
             each.close()
     except _PoolGoneError:

@@ -25,6 +25,7 @@ class Message(enum.IntEnum):
     CALL = 7  # pool to actor, before an UNROLL: methods of the environments to call first, as JSON
     ACT = 8  # actor to pool, in an unroll: act on the actor's step rows by the learner's device
     ACTED = 9  # pool to actor: the rows hold the actions
+    CLOSING = 10  # actor to pool, once: it begins to close its environments, whose name this carries
 
 
 class Assignment(NamedTuple):
