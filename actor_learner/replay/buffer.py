@@ -227,9 +227,12 @@ class ReplayBuffer:
         Raises ValueError as `add` does.
         """
         options: dict[str, Any] = {"terminated": terminated, "action_masks": action_masks, "squashed": squashed}
+        return self._add_episode(observations, actions, rewards, **options)
+
+    def _add_episode(self, *arguments: Any, squashed: bool | None, **options: Any) -> Array:
         if squashed is not None:
             self.keep_squashed(squashed)
-        return self._keep(self._check(episode(self.spaces, observations, actions, rewards, **options)))
+        return self._keep(self._check(episode(self.spaces, *arguments, squashed=squashed, **options)))
 
     @classmethod
     def from_minari(
@@ -267,7 +270,7 @@ class ReplayBuffer:
         buffer = cls(found.observation_space, found.action_space, capacity, unroll_length=rows, **options)
         for number, arguments in enumerate(minari_datasets.episodes(found)):
             try:
-                buffer.add_episode(**arguments, squashed=squashed)
+                buffer._add_episode(**arguments, squashed=squashed, action_masks=None, of_parts=True)
             except ValueError as error:
                 raise ValueError(f"Episode {number} of {found.spec.dataset_id} doesn't fit: {error}") from error
         return buffer

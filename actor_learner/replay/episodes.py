@@ -28,11 +28,15 @@ def episode(
     terminated: bool,
     action_masks: Sequence[Any] | None,
     squashed: bool | None,
+    of_parts: bool = False,
 ) -> Trajectory:
-    """Return an episode as a trajectory of one column, `[n, 1]`. See `ReplayBuffer.add_episode`."""
+    """Return an episode as a trajectory of one column, `[n, 1]`. See `ReplayBuffer.add_episode`.
+
+    of_parts: A tuple or list for a Tuple space holds arrays of all steps, however many these are.
+    """
     steps = len(rewards)
-    action = _by_leaf(spaces.action, "actions", actions, steps)
-    observation = _by_leaf(spaces.observation, "observations", observations, steps, more=1)
+    action = _by_leaf(spaces.action, "actions", actions, steps, of_parts=of_parts)
+    observation = _by_leaf(spaces.observation, "observations", observations, steps, more=1, of_parts=of_parts)
     if np.ndim(terminated):
         raise refusal("terminated", "True or False, as after the last step", terminated)
     if squashed is None and any(leaf.is_bounded_box for leaf in spaces.action.leaves):
@@ -59,14 +63,18 @@ def episode(
     )
 
 
-def _by_leaf(structure: Structure, name: str, values: Any, steps: int, more: int = 0) -> Sequence[Any]:
+def _by_leaf(
+    structure: Structure, name: str, values: Any, steps: int, more: int = 0, of_parts: bool = False
+) -> Sequence[Any]:
     """Return the values of each leaf, `steps + more` of each.
 
     values: those of each step, or arrays of all steps, nested as the space is; a tuple of so many is one of steps.
     """
     count = steps + more
-    of_parts = isinstance(structure.space, Tuple) and isinstance(values, tuple) and len(values) != count
-    nested = of_parts or (isinstance(values, dict) and not structure.plain)
+    if isinstance(structure.space, Tuple) and isinstance(values, list) and of_parts:
+        values = tuple(values)
+    in_parts = isinstance(structure.space, Tuple) and isinstance(values, tuple) and (of_parts or len(values) != count)
+    nested = in_parts or (isinstance(values, dict) and not structure.plain)
     columns: list[Any] = [np.atleast_1d(part) for part in structure.flatten(values)] if nested else [values]
     for column in columns:
         if not steps or len(column) != count:

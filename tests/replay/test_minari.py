@@ -126,6 +126,25 @@ def test_an_end_that_is_neither_is_a_truncation():
     assert (al.ReplayBuffer.from_minari(dataset, unroll_length=2).sample(50).discount > 0).all()
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_episodes_of_as_many_steps_as_a_tuple_has_parts(steps):
+    space = Tuple([Box(-9, 9, (2,)), Box(-9, 9, (2,))])
+    seen = np.arange(4.0 * (steps + 1)).reshape(2, steps + 1, 2).astype(np.float32)
+    episode = minari.data_collector.EpisodeBuffer(
+        observations=tuple(seen),
+        actions=tuple(seen[:, :-1]),
+        rewards=[1.0] * steps,
+        terminations=[False] * (steps - 1) + [True],
+        truncations=[False] * steps,
+    )
+    with pytest.warns(UserWarning, match="is set to None"):
+        dataset = minari.create_dataset_from_buffers("a-v0", [episode], observation_space=space, action_space=space)
+    rows = al.ReplayBuffer.from_minari(dataset, squashed=False, unroll_length=1).sample(50)
+    for part in (0, 1):
+        assert {tuple(row) for row in rows.observation[part]} == {tuple(row) for row in seen[part, :-1]}
+        np.testing.assert_array_equal(rows.action[part], rows.observation[part])
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
