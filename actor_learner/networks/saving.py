@@ -10,9 +10,9 @@ import tempfile
 import warnings
 import weakref
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,8 @@ _NAME = "network"
 _SUFFIXES = (".keras", ".weights.h5")
 _ARRAYS = "actor_learner.npz"
 """In either file: the arrays of `get_weights()`, where a layer gives Keras others to save."""
+_ALPHAS = "lora_alpha"
+"""Among these arrays: the scale of each layer's adapters, 0 without any. Keras's `build` forgets it."""
 _ADVICE = "build it, and give it as `network=` in Python"
 _HDF5_OVERHEAD = 8192  # bytes, more than an array or a group takes beside its contents
 
@@ -203,8 +205,13 @@ def _arrays_content(network: keras.Model) -> bytes:
     if not any(map(_may_save_others, network._flatten_layers())):
         return b""
     stream, arrays = io.BytesIO(), map(np.asarray, network.get_weights())
+    alphas = np.array([getattr(layer, _ALPHAS, None) or 0 for layer in network._flatten_layers()])
     # NumPy's files have no bfloat16.
-    np.savez(stream, *(array.astype(np.float32) if array.dtype.kind == "V" else array for array in arrays))
+    named = {
+        f"arr_{place}": array.astype(np.float32) if array.dtype.kind == "V" else array
+        for place, array in enumerate(arrays)
+    }
+    np.savez(stream, **named | ({_ALPHAS: alphas} if alphas.any() else {}))  # type: ignore[arg-type]
     return stream.getvalue()
 
 
@@ -214,7 +221,7 @@ def _may_save_others(layer: keras.layers.Layer) -> bool:
     return getattr(layer, "lora_enabled", False) or not all(each.__module__.startswith("keras.") for each in methods)
 
 
-def _read_arrays(file: Path) -> list[Array]:
+def _read_arrays(file: Path) -> dict[str, Array]:
     """Return the arrays of `_arrays_content`, none where the file has none."""
     import h5py
 
@@ -224,13 +231,17 @@ def _read_arrays(file: Path) -> list[Array]:
     else:
         with h5py.File(file, "r") as store:
             content = store[_ARRAYS][()].tobytes() if _ARRAYS in store else b""
-    return list(read_arrays(content).values()) if content else []
+    return dict(read_arrays(content)) if content else {}
 
 
-def _set_arrays(network: keras.Model, arrays: Sequence[Array]) -> keras.Model:
+def _set_arrays(network: keras.Model, arrays: Mapping[str, Array]) -> keras.Model:
     """Give a network the arrays, unless its layers have others, such as no adapters."""
-    if arrays and [array.shape for array in arrays] == [tuple(weight.shape) for weight in network.weights]:
-        network.set_weights(arrays)
+    weights = [array for name, array in arrays.items() if name != _ALPHAS]
+    if weights and [array.shape for array in weights] == [tuple(weight.shape) for weight in network.weights]:
+        network.set_weights(weights)
+        for layer, alpha in zip(network._flatten_layers(), arrays.get(_ALPHAS, ()), strict=False):
+            if alpha:
+                layer.lora_alpha = alpha.item()
     return network
 
 
@@ -268,8 +279,40 @@ def _check_reads_back(network: keras.Model, file: Path) -> None:
     same = len(before) == len(after) and all(map(functools.partial(np.array_equal, equal_nan=True), before, after))
     if not same:
         raise ValueError("a copy from the file has other weights")
+    if _outputs_differ(network, loaded):
+        raise ValueError("a copy from the file has the same weights and other outputs")
     if "__main__" in {type(layer).__module__ for layer in network._flatten_layers()}:
         raise ValueError("only this script could load it")
+
+
+def _outputs_differ(network: keras.Model, copy: keras.Model) -> bool:
+    """Return True if a network and its copy give different outputs for rows drawn at random.
+
+    False if the network doesn't say what it takes, or takes no such rows.
+    """
+    import keras
+
+    from actor_learner.networks.contract import seed_states
+
+    generator = np.random.default_rng(0)
+
+    def draw(tensor: Any) -> Array:
+        rows = generator.normal(size=[2, *(size or 1 for size in tensor.shape[1:])])
+        return (rows if keras.backend.is_float_dtype(tensor.dtype) else rows > 0).astype(tensor.dtype)
+
+    found = []
+    try:
+        inputs = getattr(network, "_inputs_struct", None)
+        if inputs is None:
+            inputs = keras.KerasTensor(network.get_build_config()["input_shape"])
+        rows = keras.tree.map_structure(draw, inputs)
+        values = [state.value for state in seed_states(network)]
+        for model in (network, copy):
+            with keras.StatelessScope(list(zip(seed_states(model), values, strict=True))):
+                found.append([np.asarray(output) for output in keras.tree.flatten(model(rows, training=False))])
+    except Exception:  # layers raise anything for numbers that aren't observations
+        return False
+    return not all(np.allclose(a, b, 1e-4, 1e-5, equal_nan=True) for a, b in zip(*found, strict=True))
 
 
 def _is_own(layer: keras.layers.Layer) -> bool:

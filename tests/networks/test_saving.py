@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
 from actor_learner.networks.contract import distribution_and_hold
-from actor_learner.networks.saving import network_file, save_network, write_network
+from actor_learner.networks.saving import network_file, obstacle, save_network, write_network
 from actor_learner.policy.export.deployment import acting_network
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.files import check_folder, write_folder_atomically
@@ -114,6 +114,44 @@ def with_adapters(network):
             layer.enable_lora(2)
     network.set_weights([weight + 0.5 for weight in network.get_weights()])
     return network
+
+
+def with_strong_adapters():
+    """Their scale isn't their rank, which Keras's own `build` takes it for."""
+    network = keras.Sequential([keras.Input((3,), dtype="int32"), keras.layers.Embedding(2, 4), keras.layers.Flatten()])
+    network.add(keras.layers.Dense(2))
+    for layer in (network.layers[0], network.layers[2]):
+        layer.enable_lora(2, lora_alpha=32)
+    network.set_weights([weight + 0.5 for weight in network.get_weights()])
+    return network
+
+
+def test_the_scale_of_adapters_comes_back(tmp_path):
+    network, rows = with_strong_adapters(), np.eye(3, dtype=np.int32)
+    assert save_network(network, tmp_path).suffix == ".keras"
+    np.testing.assert_array_equal(network(rows), al.load_network(tmp_path)(rows))
+    other = with_strong_adapters()
+    for layer in (other.layers[0], other.layers[2]):
+        layer.lora_alpha = 2
+    np.testing.assert_array_equal(network(rows), al.load_network(tmp_path, network=other)(rows))
+
+
+@keras.saving.register_keras_serializable("test_saving")
+class Forgetful(keras.layers.Dense):
+    """Its factor is in no config."""
+
+    factor = 1.0
+
+    def call(self, x):
+        return super().call(x) * self.factor
+
+
+def test_a_copy_with_the_same_weights_and_other_outputs_is_no_copy(tmp_path):
+    layer = Forgetful(2)
+    network = keras.Sequential([keras.Input((3,)), layer])
+    layer.factor = 2.0
+    assert save_network(network, tmp_path).name == "network.weights.h5"
+    assert obstacle(network) == "a copy from the file has the same weights and other outputs"
 
 
 def quantized(network):
