@@ -25,6 +25,8 @@ from actor_learner.system.policies import named_policies
 if TYPE_CHECKING:
     import keras
 
+    from actor_learner.spaces.spaces import Spaces
+
 FORMATS = ("litert", "tflite", "keras", "onnx", "saved_model")
 SPACES = "spaces.json"
 
@@ -134,7 +136,7 @@ def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, f
     spaces = replace(spaces, masked=masked or spaces.has_mask_leaf)
     with computing_in_float32(network):
         model = acting_network(network, spaces)
-        _convert(model, format, folder)
+        _convert(model, spaces, format, folder)
     # In a SavedModel, Keras names inputs like arguments of functions.
     inputs = {name.replace(".", "_") if format == "saved_model" else name: x for name, x in model.input.items()}
     named = {"inputs": inputs, "outputs": model.output}
@@ -145,10 +147,15 @@ def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, f
     _write_spaces(exported, folder, **tensors)
 
 
-def _convert(model: keras.Model, format: str, folder: Path) -> None:
-    """Raise ValueError if the format can't express the network, OSError if the folder can't be written."""
+def _convert(model: keras.Model, spaces: Spaces, format: str, folder: Path) -> None:
+    """Write a model, and run what is written.
+
+    Raises ValueError if the format can't express the network, OSError if the folder can't be written.
+    """
+    from actor_learner.policy.export.written import check_written, with_constants
+
     try:
-        with _silence_converters():
+        with _silence_converters(), contextlib.nullcontext() if format == "keras" else with_constants(model):
             if format == "saved_model":
                 model.export(folder, format="tf_saved_model", verbose=False)
             elif format == "tflite":
@@ -157,6 +164,8 @@ def _convert(model: keras.Model, format: str, folder: Path) -> None:
                 model.export(folder / "policy.onnx", format="onnx", verbose=False, input_signature=[model.input])
             elif write_network(model, folder).suffix != ".keras":
                 raise ValueError("Keras can't rebuild it from a file")
+        with _silence_converters():
+            check_written(model, spaces, format, folder)
     except OSError:
         raise
     except Exception as error:  # converters raise any type

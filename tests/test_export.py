@@ -227,6 +227,44 @@ def test_numpy_and_litert_alone_are_enough(litert_exports, tmp_path):
     assert missing == "gymnasium"  # which the public spaces are of
 
 
+@keras.saving.register_keras_serializable("test_export")
+class Shifted(keras.layers.Layer):
+    """Holds a tensor, where no export finds it."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.held = {"shift": (keras.ops.ones(3), None)}
+
+    def call(self, x):
+        return x + self.held["shift"][0]
+
+
+@pytest.mark.parametrize("kind", ["onnx", "saved_model", "keras", pytest.param("tflite", marks=pytest.mark.thorough)])
+def test_tensors_that_layers_hold_are_constants_of_what_is_exported(kind, tmp_path):
+    if kind == "onnx":
+        pytest.importorskip("tf2onnx", reason="needs tf2onnx")
+    space, normalization = Box(-1, 1, (3,)), keras.layers.Normalization()
+    normalization.adapt(np.random.default_rng(0).normal(5, 2, (50, 3)))
+    x = keras.Input((3,))
+    network = keras.Model(x, (keras.layers.Dense(2)(normalization(x)), keras.layers.Dense(1)(x)))
+    observation = np.random.default_rng(1).normal(5, 2, (20, 3)).astype(np.float32)
+    expected = np.argmax(network(observation)[0], axis=1)
+    assert len(set(expected)) == 2
+    run_dir = create_ended_run(tmp_path / "run", space, Discrete(2), network)
+    folder = al.export(run_dir, tmp_path / "out", format=kind)
+    np.testing.assert_array_equal(globals()[f"acts_{kind}"](folder, observation)["action"], expected)
+
+
+def test_an_onnx_file_that_needs_more_inputs_is_refused(tmp_path):
+    pytest.importorskip("tf2onnx", reason="needs tf2onnx")
+    x = keras.Input((3,))
+    network = keras.Model(x, (keras.layers.Dense(2)(Shifted()(x)), keras.layers.Dense(1)(x)))
+    run_dir = create_ended_run(tmp_path / "run", Box(-1, 1, (3,)), Discrete(2), network)
+    with pytest.raises(ValueError, match=r"it takes \[.*shifted.*\], not \['observation'\]: a layer holds a tensor"):
+        al.export(run_dir, tmp_path / "out", format="onnx")
+    assert not (tmp_path / "out").exists()
+
+
 def test_masks_from_infos_are_an_input(tmp_path):
     """The run says whether its environments gave masks."""
     space, actions = Box(-1, 1, (3,)), MultiDiscrete([3, 2], start=[1, 0])
