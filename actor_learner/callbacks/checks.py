@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import re
+import string
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -13,6 +15,8 @@ from actor_learner.runs.meter import direction
 from actor_learner.system.installation import install_command
 
 _RATE_SETTERS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+_JUDGES = ("EarlyStopping", "ModelCheckpoint", "OrbaxCheckpoint", "ReduceLROnPlateau")
+_COUNTS = ("env_steps", "updates", "actor_restarts")  # metrics that are integers
 
 
 def check_callbacks(callbacks: Iterable[Any]) -> None:
@@ -89,7 +93,27 @@ def check_packages(callbacks: Iterable[Any]) -> None:
 
 def watches(callbacks: Iterable[Any]) -> bool:
     """Return whether a callback needs the names of the metrics."""
-    return any(monitored(callback) or isinstance(callback, keras.callbacks.CSVLogger) for callback in callbacks)
+    return any(
+        monitored(callback) or needed(callback) or isinstance(callback, keras.callbacks.CSVLogger)
+        for callback in callbacks
+    )
+
+
+def needed(callback: Any) -> list[str]:
+    """Return the metrics without which one of Keras's callbacks isn't called: it would save as if it had the best."""
+    kinds = tuple(getattr(keras.callbacks, name) for name in _JUDGES if hasattr(keras.callbacks, name))
+    if not isinstance(callback, kinds):
+        return []
+    named = [name for name in _fields(getattr(callback, "filepath", "")) if name not in ("epoch", "batch")]
+    return [*filter(None, [monitored(callback)]), *named]
+
+
+def _fields(path: str) -> list[str]:
+    """Return the names of what a file's name is filled in with."""
+    try:
+        return [re.split(r"[.\[]", name)[0] for _, name, *_ in string.Formatter().parse(path) if name is not None]
+    except ValueError:  # `_check_path` refuses it
+        return [path]
 
 
 def monitored(callback: Any) -> str | None:
@@ -119,14 +143,15 @@ def reported(callbacks: Iterable[Any]) -> dict[str, str | None]:
 def resolve_monitors(callbacks: Iterable[Any], names: Collection[str]) -> None:
     """Set the `mode` of callbacks with `mode="auto"`.
 
-    Raises ValueError for a metric that isn't among `names`, or whose better direction is unknown.
+    Raises ValueError for a metric that isn't among `names`, also in a file's name, or whose better direction is unknown.
     """
     callbacks = list(callbacks)
     directions = reported(callbacks)
     for callback in callbacks:
         name = monitored(callback)
         if name is not None and name not in names:
-            raise ValueError(_unknown(callback, name, names))
+            raise ValueError(_unknown(callback, "monitor", name, names))
+        _check_path(callback, names)
         if getattr(callback, "mode", None) != "auto":
             continue
         mode = "min" if name is None else directions.get(name) or direction(name)
@@ -138,10 +163,24 @@ def resolve_monitors(callbacks: Iterable[Any], names: Collection[str]) -> None:
         callback.mode = mode
 
 
-def _unknown(callback: Any, name: str, names: Collection[str]) -> str:
+def _check_path(callback: Any, names: Collection[str]) -> None:
+    """Raise ValueError for a file's name of a ModelCheckpoint that can't be filled in."""
+    if not isinstance(callback, keras.callbacks.ModelCheckpoint):
+        return
+    counts = {"epoch", *_COUNTS} if callback.save_freq == "epoch" else {"epoch", "batch", *_COUNTS}
+    known = dict.fromkeys(names, 1.0) | dict.fromkeys(counts, 1)
+    try:
+        callback.filepath.format(**known)
+    except KeyError as error:
+        raise ValueError(_unknown(callback, "filepath", str(error.args[0]), sorted(known))) from None
+    except (ValueError, IndexError, AttributeError, TypeError) as error:
+        raise ValueError(f"`filepath` of ModelCheckpoint: {error}. Received: filepath={callback.filepath!r}") from error
+
+
+def _unknown(callback: Any, argument: str, name: str, names: Collection[str]) -> str:
     close = [known for known in names if name and name in known] or difflib.get_close_matches(name, names, n=2)
     meant = f" (did you mean {' or '.join(map(repr, close[:2]))}?)" if close else ""
     return (
-        f"`monitor` of {type(callback).__name__} must be a metric of the run{meant}: {', '.join(names)}; "
-        f"callbacks may add others by naming them in `reports`. Received: monitor={name!r}"
+        f"`{argument}` of {type(callback).__name__} must name a metric of the run{meant}: {', '.join(names)}; "
+        f"callbacks may add others by naming them in `reports`. Received: {argument}={name!r}"
     )

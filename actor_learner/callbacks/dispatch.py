@@ -74,6 +74,8 @@ class RunCallbacks:
         self._names: list[str] = []
         self._reported: dict[str, float] = {}
         self._has_warned = False
+        self._judging = {id(callback): needed for callback in self._callbacks if (needed := checks.needed(callback))}
+        self._idle = set(self._judging)  # those that have had no value yet
         self.stopped_by: str | None = None
         checks.check_packages(self._callbacks)
         if ONLY_POLICY not in learner.members:
@@ -145,11 +147,17 @@ class RunCallbacks:
         reporting = [one for one in self._callbacks if getattr(one, "reports", ())]
         others = [one for one in self._callbacks if one not in reporting]
         self.call("on_train_batch_end", batch, logs=logs, but=others)
-        self.call("on_train_batch_end", batch, logs=logs, but=reporting)
+        self.call("on_train_batch_end", batch, logs=logs, but=[*reporting, *self._without_values(logs)])
         found = {name: _number(name, logs[name]) for name in self._reports if name in logs}
         self._warn_of_dropped(metrics | {name: logs[name] for name in found}, logs)
         metrics.update(found)
         self._reported |= found
+
+    def _without_values(self, logs: Mapping[str, Any]) -> list[Any]:
+        """Return the callbacks that lack a metric by which they decide: to them, an epoch without it is none."""
+        lacking = {key for key, needed in self._judging.items() if any(name not in logs for name in needed)}
+        self._idle &= lacking
+        return [callback for callback in self._callbacks if id(callback) in lacking]
 
     def _warn_of_dropped(self, kept: Mapping[str, Any], logs: Mapping[str, Any]) -> None:
         """Warn, once, of values that a callback has put into `logs` and that go nowhere."""
@@ -175,7 +183,7 @@ class RunCallbacks:
         if self._learner.steps < self._config.all_steps:  # rows that only reset add epochs to the plan
             self._params["epochs"] = max(self._params["epochs"], epoch + 2)
         kept = metrics | self._reported
-        self.call("on_epoch_end", epoch, logs := dict(kept))
+        self.call("on_epoch_end", epoch, logs := dict(kept), but=self._without_values(kept))
         self._warn_of_dropped(kept, logs)
         self._reported.clear()
 
@@ -183,6 +191,10 @@ class RunCallbacks:
         """End the run. The network's weights afterwards are the result."""
         if not self.epoch_is_over:
             self.epoch_ended(metrics)
+        for callback in self._callbacks:
+            if id(callback) in self._idle:
+                needed = " and ".join(map(repr, self._judging[id(callback)]))
+                _LOG.warning("%s did nothing: there was no value of %s.", type(callback).__name__, needed)
         if not any(getattr(one, "_ema_weights_in_model", False) for one in self._callbacks):
             for member in self._learner.members.values():
                 member.optimizer.finalize_variable_values(member.network.trainable_variables)

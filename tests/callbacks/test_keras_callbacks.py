@@ -20,7 +20,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
-from keras.callbacks import EarlyStopping, ReduceLROnPlateau, SwapEMAWeights
+from keras.callbacks import EarlyStopping, ModelCheckpoint, ReduceLROnPlateau, SwapEMAWeights
 
 import actor_learner as al
 from actor_learner.callbacks import Evaluate, StopOnReturn
@@ -456,6 +456,10 @@ def pieces():
         (EarlyStopping, {}, "did you mean .*loss.* Received: monitor='val_loss'"),
         (EarlyStopping, {"monitor": "entropy"}, "`mode` of EarlyStopping .* 'entropy' isn't known. Rec"),
         (ReduceLROnPlateau, {"monitor": "clip_fraction"}, "policy_loss.* Received: monitor='clip_fraction'"),
+        (ModelCheckpoint, {"filepath": "{episode_retrun}.keras"}, r"`filepath` of .*did you mean 'episode_return'\?"),
+        (ModelCheckpoint, {"filepath": "{batch}.keras"}, "Received: filepath='batch'"),
+        (ModelCheckpoint, {"filepath": "{loss:d}.keras"}, "code 'd' .* Received: filepath='{loss:d}.keras'"),
+        (ModelCheckpoint, {"filepath": "{.keras"}, "`filepath` of ModelCheckpoint: .* Received: filepath='{.keras'"),
         (SwapEMAWeights, {}, "needs an optimizer that keeps averages: .* Received: use_ema=False"),
         (StopOnReturn, {"threshold": 1, "monitor": "evaluation/return_mean"}, "Received: monitor='evaluation"),
         (StopOnReturn, {"threshold": "5"}, "`threshold` must be .* Received: "),
@@ -490,6 +494,30 @@ class Adds(al.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         logs.update(self.added_to_epoch, learning_rate=0.5)
+
+
+def test_an_epoch_without_the_metric_is_none_to_callbacks_that_decide_by_it(pieces, tmp_path, caplog):
+    monitor = {"monitor": "evaluation/x", "mode": "max", "save_best_only": True}
+    best, now_and_then = (ModelCheckpoint(tmp_path / name, **monitor, save_freq=freq) for name, freq in
+                          (("best.keras", "epoch"), ("batch.keras", 1)))
+    named = ModelCheckpoint(tmp_path / "{evaluation/x:.1f}-{updates:02d}.keras")
+    never, plateau = EarlyStopping("episode/is_success"), ReduceLROnPlateau("evaluation/x", mode="max", patience=1)
+    adds, network = Adds(), pieces[1].network
+    adds.reports = ("evaluation/x",)
+    callbacks = begin(pieces, keras.callbacks.CallbackList([best, now_and_then, named, never, plateau, adds]))
+    weights = network.get_weights()
+    for values in ({"evaluation/x": 5.0}, {}, {}):
+        adds.added, adds.added_to_epoch = values, {}
+        callbacks.update_ended({"updates": 1, "loss": 1.0})
+        callbacks.epoch_ended({"updates": 1, "loss": 1.0})
+        network.set_weights([weight + 1 for weight in network.get_weights()])
+    callbacks.end({}, interrupted=False)
+    network.set_weights(weights)
+    assert {path.name for path in tmp_path.iterdir()} == {"best.keras", "batch.keras", "5.0-01.keras"}
+    for name in ("best.keras", "batch.keras"):
+        np.testing.assert_array_equal(saved(tmp_path / name), trainable(network))
+    assert plateau.wait == 0
+    assert "EarlyStopping did nothing: there was no value of 'episode/is_success'." in caplog.text
 
 
 @pytest.mark.parametrize(
