@@ -53,9 +53,11 @@ class _Run:
             config.updates_per_epoch or start.updates_per_epoch or math.ceil(planned_updates / 100)
         )
         self.callbacks = self._run_callbacks(callbacks, math.ceil(planned_updates / self.updates_per_epoch))
+        best_metric = self.callbacks.best_metric(config.best_by)
         start.commit(config)
         self.league = build.make_league(config, start)
-        self.recorder = Recorder(start, config, actors, self.learner, self.league)
+        self.recorder = Recorder(start, config, actors, self.learner, self.league, best_metric)
+        self.callbacks.meter = self.recorder.meter
         self.progress = Progress(config, start.run.path, start.run.metrics)
         interrupts.quiet = config.quiet or self.progress.shows_interrupts
 

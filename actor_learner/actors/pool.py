@@ -129,6 +129,7 @@ class ActorPool:
         env_name: Id of the environment, or the callable's name.
         episodes: Episodes that ended in the last batch: "return", "length" and those of `info_keys` that
             occurred, as 1-D float32 arrays.
+        ended_envs: The number of the environment of each of these episodes, 1-D.
         results: With `self_play`, a row for each of these episodes, `[K, 2]` float64: the opponent's number, and the
             learner's outcome from 0 to 1.
         timings: Fractions of the actors' time in the last batch: "env", "acting", "other", "waiting".
@@ -207,6 +208,7 @@ class ActorPool:
         self._settings = PoolSettings(**{name: arguments[name] for name in names_of(PoolSettings)})
         self._env_counts = self._settings.env_counts
         self.episodes: dict[str, Any] = {}
+        self.ended_envs: Any = np.zeros(0, np.int32)
         self.results: Array = np.zeros((0, 2))
         self.timings: dict[str, float] = {}
         self.unrolls: list[Done] = []
@@ -445,8 +447,9 @@ class ActorPool:
                     index, done = self._schedule.take()
                 self._check_written(self._blocks[index])
             self._take_restarts()
-            blocks = zip(self.policies, self._blocks[index], strict=True)
-            self.episodes = of_one({policy.name: block.episodes() for policy, block in blocks})
+            blocks = {policy.name: block for policy, block in zip(self.policies, self._blocks[index], strict=True)}
+            self.episodes = of_one({name: block.episodes() for name, block in blocks.items()})
+            self.ended_envs = of_one({name: block.ended_envs() for name, block in blocks.items()})
             if self._settings.self_play is not None:
                 self.results = _taken(self.episodes, kept=self._settings.info_keys)
             self.timings, self.unrolls = _fractions(done), done

@@ -52,7 +52,8 @@ class StopOnReturn(Callback):
 
     Args:
         threshold: The return to reach.
-        episodes: Number of finished episodes from which on `episode_return`, the mean of the last 100, counts.
+        episodes: Number of episodes from which on `episode_return`, the mean of the last 100, counts. They end after
+            the start of this process, or after the last `actors.call`, and each environment has ended one.
         monitor: "episode_return", or another metric to maximize, such as Evaluate's "evaluation/return_mean".
 
     Raises:
@@ -63,20 +64,12 @@ class StopOnReturn(Callback):
         super().__init__()
         self.threshold, self.episodes = check_number("threshold", threshold), check_count("episodes", episodes)
         self.monitor = monitor
-        self._finished = 0
-
-    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        self._finished = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        found = self.actors.episodes
-        policy = self.monitor.partition("/")[0]
-        of_policies = [found] if "return" in found else [found[policy]] if policy in found else list(found.values())
-        self._finished += min(len(episodes["return"]) for episodes in of_policies)
         value = (logs or {}).get(self.monitor)
         if value is None or value < self.threshold:
             return
-        if self.monitor != "episode_return" or self._finished >= self.episodes:
+        if self.callbacks.counts(self.monitor, self.episodes):
             _LOG.info("StopOnReturn: %s is %g, at least %g; the run ends.", self.monitor, value, self.threshold)
             self.model.stop_training = True
 

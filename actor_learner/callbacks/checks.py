@@ -143,7 +143,7 @@ def reported(callbacks: Iterable[Any]) -> dict[str, str | None]:
 def resolve_monitors(callbacks: Iterable[Any], names: Collection[str]) -> None:
     """Set the `mode` of callbacks with `mode="auto"`.
 
-    Raises ValueError for a metric that isn't among `names`, also in a file's name, or whose better direction is unknown.
+    Raises ValueError for a metric that isn't among `names`, in a file's name too, or of which no direction is known.
     """
     callbacks = list(callbacks)
     directions = reported(callbacks)

@@ -13,7 +13,8 @@ import numpy as np
 from actor_learner.callbacks import checks
 from actor_learner.callbacks.base import Callback
 from actor_learner.config.references import recorded_function
-from actor_learner.runs.meter import metric_names
+from actor_learner.runs.checkpoints import TRAINING_RETURN
+from actor_learner.runs.meter import EPISODE_WINDOW, Meter, metric_names, of_episodes
 from actor_learner.system.fields import misfit, refusal
 from actor_learner.system.policies import ONLY_POLICY
 
@@ -52,7 +53,8 @@ class RunCallbacks:
     callbacks: what `make_callbacks` returns; Keras's lists of them are unpacked. params: `self.params` of each;
     "epochs" is the number of planned epochs, "steps" that of updates in an epoch. batch_rows: env steps in a batch.
 
-    stopped_by: the class of the callback that ended the run early, or None.
+    stopped_by: the class of the callback that ended the run early, or None. meter: tells which returns count; all do
+    without one.
 
     Raises ValueError if a callback monitors an unknown metric, or sets a learning rate that is set elsewhere.
     """
@@ -77,6 +79,7 @@ class RunCallbacks:
         self._judging = {id(callback): needed for callback in self._callbacks if (needed := checks.needed(callback))}
         self._idle = set(self._judging)  # those that have had no value yet
         self.stopped_by: str | None = None
+        self.meter: Meter | None = None
         checks.check_packages(self._callbacks)
         if ONLY_POLICY not in learner.members:
             checks.check_several(self._callbacks)
@@ -155,9 +158,26 @@ class RunCallbacks:
 
     def _without_values(self, logs: Mapping[str, Any]) -> list[Any]:
         """Return the callbacks that lack a metric by which they decide: to them, an epoch without it is none."""
-        lacking = {key for key, needed in self._judging.items() if any(name not in logs for name in needed)}
-        self._idle &= lacking
-        return [callback for callback in self._callbacks if id(callback) in lacking]
+        judging = [callback for callback in self._callbacks if id(callback) in self._judging]
+        lacking = [callback for callback in judging if not self._can_judge(callback, logs)]
+        self._idle &= set(map(id, lacking))
+        return lacking
+
+    def _can_judge(self, callback: Any, logs: Mapping[str, Any]) -> bool:
+        monitor = checks.monitored(callback)
+        has_values = all(name in logs for name in self._judging[id(callback)])
+        return has_values and (monitor is None or self.counts(monitor))
+
+    def counts(self, metric: str, episodes: int = EPISODE_WINDOW) -> bool:
+        """Return whether a metric says how good the policy is: of training, not before so many episodes ended."""
+        return self.meter is None or not of_episodes(metric) or self.meter.is_settled(episodes)
+
+    def best_metric(self, best_by: str) -> str:
+        """Return the metric that tells the best checkpoint. Raises ValueError for an evaluation that isn't there."""
+        found = next((one.return_metric for one in self._callbacks if hasattr(one, "return_metric")), None)
+        if best_by == "evaluation" and found is None:
+            raise refusal("best_by", "'auto' or 'training' without an al.callbacks.Evaluate", best_by)
+        return TRAINING_RETURN if best_by == "training" or found is None else str(found)
 
     def _warn_of_dropped(self, kept: Mapping[str, Any], logs: Mapping[str, Any]) -> None:
         """Warn, once, of values that a callback has put into `logs` and that go nowhere."""
@@ -194,7 +214,7 @@ class RunCallbacks:
         for callback in self._callbacks:
             if id(callback) in self._idle:
                 needed = " and ".join(map(repr, self._judging[id(callback)]))
-                _LOG.warning("%s did nothing: there was no value of %s.", type(callback).__name__, needed)
+                _LOG.warning("%s did nothing: there was no value of %s that counts.", type(callback).__name__, needed)
         if not any(getattr(one, "_ema_weights_in_model", False) for one in self._callbacks):
             for member in self._learner.members.values():
                 member.optimizer.finalize_variable_values(member.network.trainable_variables)

@@ -76,6 +76,7 @@ class Evaluate(Callback):
             found = check_wrappers("wrappers", wrappers)
             self._wrapping = {"wrappers": found, "wrapper_kwargs": wrapper_kwargs}
         self.reports = {f"{name}/return_mean": "max", f"{name}/return_std": None, f"{name}/length_mean": "max"}
+        self.return_metric = f"{name}/return_mean"
         self.evaluation: Evaluation | None = None
         """The newest result."""
 

@@ -166,6 +166,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         checkpoint_updates: updates between checkpoints; None: not by updates. The end of a run always writes one.
         keep_checkpoints: number of newest checkpoints to keep, beside the best ones and milestones.
         keep_best_checkpoints: number of best checkpoints to keep: the last ones whose return was the highest so far.
+        best_by: the return that chooses them: "training", of 100 episodes or more, or "evaluation", of the first
+            `al.callbacks.Evaluate`. "auto": evaluation's if there is one.
         checkpoint_buffer: whether checkpoints hold the replay buffer. Without it, a resumed run first fills a tenth of
             a buffer with the loaded policy.
         milestone_steps: env steps between checkpoints that are kept forever; None: no milestones.
@@ -246,6 +248,9 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     checkpoint_updates: int | None = count(None, 1, "checkpoints", effect="none")
     keep_checkpoints: int = count(3, 1, "checkpoints", effect="none")
     keep_best_checkpoints: int = count(1, 0, "checkpoints", effect="none")
+    best_by: Literal["auto", "training", "evaluation"] = choice(
+        ("auto", "training", "evaluation"), "checkpoints", effect="none"
+    )
     milestone_steps: int | None = count(None, 1, "checkpoints", effect="none")
     checkpoint_buffer: bool = flag(True, "checkpoints", effect="none")
     max_undone_updates: int = count(10, 1, "faults", effect="none")

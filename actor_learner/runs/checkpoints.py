@@ -39,6 +39,7 @@ from actor_learner.system.policies import POLICIES_FOLDER
 FORMAT = 1
 RUN_FILE = "run.json"
 FINAL = "final"
+TRAINING_RETURN = "episode_return"
 
 _NAME = re.compile(r"\d{10}")
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)  # the errors of a disk, or a quota, without room
@@ -57,7 +58,8 @@ class RunState:
     time_seconds: float = 0.0  # of training, earlier processes included
     actor_restarts: int = 0
     episodes: Mapping[str, list[float]] = field(default_factory=dict)  # the last of "return", "length", `info_keys`
-    best_return: float | None = None  # the highest `episode_return` of any checkpoint so far
+    best_return: float | None = None  # the highest return of any checkpoint so far
+    best_metric: str = TRAINING_RETURN  # the metric that this return is of
     best: bool = False  # this checkpoint has the highest return so far
     milestone: bool = False  # this checkpoint is never removed
     metrics_size: int = 0  # bytes of metrics.jsonl

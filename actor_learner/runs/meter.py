@@ -18,6 +18,7 @@ from actor_learner.runs.league import League
 from actor_learner.runs.metrics import HOST
 from actor_learner.system.memory import MemorySampler
 from actor_learner.system.policies import by_policy, prefix_of
+from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool
@@ -138,6 +139,39 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
     return [*names, *learned]
 
 
+class EpisodeWindow:
+    """The episodes that began and ended since a moment. They count once each environment has ended one.
+
+    Short episodes end first: before long ones do, the mean return is that of the short ones alone.
+
+    begins: True if all environments begin an episode at that moment.
+    """
+
+    def __init__(self, num_envs: int, *, begins: bool) -> None:
+        self._begun = np.full(num_envs, begins)  # True where the episode under way began in the window
+        self._ended = np.zeros(num_envs, bool)
+        self._count, self._total = 0, 0.0
+
+    def add(self, envs: Array, returns: Array) -> None:
+        """Add the episodes that ended in a batch: the environment of each, and its return."""
+        counted = self._begun[envs] & np.isfinite(returns)
+        self._ended[envs[counted]] = self._begun[envs] = True
+        self._count += int(counted.sum())
+        self._total += float(returns[counted].sum())
+
+    def is_whole(self, least: int = EPISODE_WINDOW) -> bool:
+        return self._count >= least and bool(self._ended.all())
+
+    @property
+    def mean(self) -> float:
+        return self._total / self._count
+
+
+def of_episodes(name: str) -> bool:
+    """Return whether a metric is a mean over the last episodes of training."""
+    return re.fullmatch("(.*/)?episode[_/].+", name) is not None
+
+
 class Meter:
     """Measures the updates of a run from its checkpoint on."""
 
@@ -156,6 +190,32 @@ class Meter:
             for name in ("return", "length", *config.info_keys)
         }
         """The figures of the last episodes, by name, of each policy where there are several."""
+        self._calls = actors.calls
+        self._all, self._recent = self._new_windows(begins=True), self._new_windows(begins=True)
+
+    def _new_windows(self, *, begins: bool) -> dict[str, EpisodeWindow]:
+        sizes = {policy.name: policy.layout.spec.num_envs for policy in self._actors.policies}
+        return {name: EpisodeWindow(sizes[name], begins=begins) for name in self._learner.members}
+
+    def _notice_calls(self) -> None:
+        """Begin the windows anew where a call has changed the environments: returns before and after don't compare."""
+        if self._calls != (calls := self._actors.calls):
+            self._calls = calls
+            self._all, self._recent = self._new_windows(begins=False), self._new_windows(begins=False)
+
+    def is_settled(self, least: int = EPISODE_WINDOW) -> bool:
+        """Return whether so many episodes ended since the start, or the last call, and one of each environment."""
+        self._notice_calls()
+        return all(window.is_whole(least) for window in self._all.values())
+
+    def judge(self) -> float | None:
+        """Return the mean return of a whole window of episodes, and begin the next one; None until it is whole."""
+        self._notice_calls()
+        windows = self._recent.values()
+        if not all(window.is_whole() for window in windows):
+            return None
+        self._recent = self._new_windows(begins=False)
+        return float(np.mean([window.mean for window in windows]))
 
     @property
     def seconds(self) -> float:
@@ -182,9 +242,14 @@ class Meter:
         """
         now = time.perf_counter()
         lag = self._ahead + self._actors.version - np.asarray(trajectory.policy_version)
+        self._notice_calls()
+        ended_envs = by_policy(self._actors.ended_envs, self._config.of_policies)
         for policy, found in by_policy(self._actors.episodes, self._config.of_policies).items():
             for name, values in found.items():
                 self.windows[prefix_of(policy) + name].extend(filter(math.isfinite, map(float, values)))
+            for windows in (self._all, self._recent):
+                if policy in windows:
+                    windows[policy].add(ended_envs[policy], found["return"])
         seconds, self._previous = now - self._previous, now
         env_steps, self._env_steps = self._learner.env_steps - self._env_steps, self._learner.env_steps
         return {

@@ -16,7 +16,7 @@ import numpy as np
 
 from actor_learner.networks.saving import load_network
 from actor_learner.runs.artifacts import write_incident
-from actor_learner.runs.checkpoints import Checkpoints, RunState
+from actor_learner.runs.checkpoints import TRAINING_RETURN, Checkpoints, RunState
 from actor_learner.runs.league import League
 from actor_learner.runs.meter import Meter
 from actor_learner.runs.metrics import MetricsFile
@@ -43,9 +43,16 @@ class Recorder:
     """
 
     def __init__(
-        self, start: Start, config: TrainConfig, actors: ActorPool, learner: Learner, league: League | None = None
+        self,
+        start: Start,
+        config: TrainConfig,
+        actors: ActorPool,
+        learner: Learner,
+        league: League | None = None,
+        best_metric: str = TRAINING_RETURN,
     ) -> None:
-        self._league = league
+        self._league, self._best_metric = league, best_metric
+        self._evaluated: float | None = None  # the return of an evaluation after the last update
         self._run, self._config, self._actors, self._learner = start.run, config, actors, learner
         self._checkpoints = Checkpoints(start.run.checkpoints, config.keep_checkpoints, config.keep_best_checkpoints)
         self.with_room = self._checkpoints.with_room
@@ -69,6 +76,7 @@ class Recorder:
             row["actor_restart_causes"] = causes
         self._metrics.append(row)
         self._append_events(metrics)
+        self._evaluated = None if self._best_metric == TRAINING_RETURN else metrics.get(self._best_metric)
         self.rows += 1
         self._updating, self._learned = False, None
         return row
@@ -127,11 +135,14 @@ class Recorder:
             )
 
     def checkpoint_if_due(self) -> None:
-        """Write a checkpoint after the first update, and when minutes, updates or a milestone require it."""
+        """Write a checkpoint after the first update, and when minutes, updates or a milestone require it.
+
+        So does an evaluation with the best return so far: the next checkpoint has other weights.
+        """
         minutes, updates = self._config.checkpoint_minutes, self._config.checkpoint_updates
         by_time = minutes is not None and time.monotonic() - self._tried_at >= 60 * minutes
         by_updates = updates is not None and self._learner.updates - self._tried_updates >= updates
-        if by_time or by_updates or self._reaches_milestone(since=self._tried_steps):
+        if by_time or by_updates or self._reaches_milestone(since=self._tried_steps) or self._is_best(self._evaluated):
             self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -220,9 +231,8 @@ class Recorder:
     def _state(self) -> RunState:
         if self._events is not None:
             self._events.flush()
-        best_return = self._saved.best_return
-        now = self.meter.episode_metrics().get("episode_return")
-        best = now is not None and (best_return is None or now > best_return)
+        now = self.meter.judge() if self._best_metric == TRAINING_RETURN else self._evaluated
+        best = self._is_best(now)
         return RunState(
             env_steps=self._learner.env_steps,
             offline_steps=self._learner.offline_steps,
@@ -230,7 +240,8 @@ class Recorder:
             time_seconds=self.meter.seconds,
             actor_restarts=self.meter.actor_restarts,
             episodes={name: list(values) for name, values in self.meter.windows.items()},
-            best_return=now if best else best_return,
+            best_return=now if best else self._best_return,
+            best_metric=self._best_metric,
             best=best,
             milestone=self._reaches_milestone(since=self._saved.env_steps + self._saved.offline_steps),
             metrics_size=self._metrics.sync(),
@@ -239,6 +250,18 @@ class Recorder:
             policies=list(self._config.policies or ()),
             league=None if self._league is None else self._league.to_json(),
         )
+
+    @property
+    def _best_return(self) -> float | None:
+        """The highest return of a checkpoint; None if those so far are of another metric, or before the last call."""
+        by_training = self._best_metric == TRAINING_RETURN
+        compares = self._saved.best_metric == self._best_metric
+        compares &= not by_training or self._saved.calls == self._actors.calls
+        return self._saved.best_return if compares else None
+
+    def _is_best(self, now: float | None) -> bool:
+        best_return = self._best_return
+        return now is not None and (best_return is None or now > best_return)
 
     def _reaches_milestone(self, since: int) -> bool:
         steps = self._config.milestone_steps

@@ -6,11 +6,13 @@ import contextlib
 import math
 
 import pytest
+from keras.callbacks import EarlyStopping
 
 import actor_learner as al
 from actor_learner.runs.checkpoints import RunState, checkpoint_folders
 from actor_learner.runs.metrics import read_metrics
 from tests.support.counting_env import CountingEnv
+from tests.support.curriculum_env import Curriculum
 from tests.support.small_disk import mounted
 from tests.support.small_networks import same_weights
 
@@ -164,4 +166,68 @@ def test_a_checkpoint_that_failed_waits_for_the_next_that_is_due_and_is_still_th
     al.train(config(tmp_path, callbacks=[NoRoom()], **options))
     states = [RunState.read(path) for path in checkpoint_folders(tmp_path / "checkpoints")]
     assert {state.updates: state.milestone for state in states} == {1: False, 4: True, 5: False}
-    assert all(state.best for state in states)
+
+
+class OfTwoKinds(CountingEnv):
+    """Each step costs 1. Of two environments, the episodes of one have 1 step, those of the other have 150."""
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.length = 1 if seed % 2 else 150
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, -1.0, *rest
+
+
+def test_a_return_chooses_the_best_once_episodes_of_every_environment_have_ended(tmp_path):
+    """Long ones end in the 19th update, when over 100 short ones have ended."""
+    stopping = EarlyStopping("episode_return", patience=1000, restore_best_weights=True)
+    stop = al.callbacks.StopOnReturn(-1.5)
+    callbacks, options = [stopping, stop], {"total_steps": 40 * 16, "keep_checkpoints": 50, "keep_best_checkpoints": 50}
+    result = al.train(config(tmp_path, env=OfTwoKinds, callbacks=callbacks, **options))
+    best = [state for path in checkpoint_folders(tmp_path / "checkpoints") if (state := RunState.read(path)).best]
+    assert (best[-1].updates, best[-1].best_return) == (19, -(152 + 150) / 153)
+    assert stopping.best_epoch >= 18
+    assert result.metrics["updates"] > 19
+    assert result.stopped_by == "StopOnReturn"  # once the long episode isn't among the last 100
+
+
+class Easier(al.callbacks.Callback):
+    """Begins with high rewards, and goes on with low ones."""
+
+    def on_train_begin(self, logs=None):
+        self.actors.call("set_difficulty", 5)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if logs["updates"] == 15:
+            self.actors.call("set_difficulty", 1)
+
+
+def test_the_easy_phase_of_a_curriculum_is_not_the_best_for_ever(tmp_path):
+    options = {"envs_per_actor": 8, "unroll_length": 10, "total_steps": 32 * 80, "keep_best_checkpoints": 50}
+    al.train(config(tmp_path, env=Curriculum, callbacks=[Easier()], **options))
+    states = [RunState.read(path) for path in checkpoint_folders(tmp_path / "checkpoints")]
+    assert {state.best_return for state in states if state.best} == {50.0, 10.0}
+    assert states[0].best_return == 10.0
+
+
+class Evaluates(al.callbacks.Callback):
+    reports, return_metric = ("mine/return_mean",), "mine/return_mean"
+
+    def on_train_batch_end(self, batch, logs=None):
+        logs.update({"mine/return_mean": value} if (value := {2: 1.0, 4: 3.0, 5: 2.0}.get(logs["updates"])) else {})
+
+
+def test_evaluations_choose_the_best_before_training_does(tmp_path):
+    options = {"env": Improving, "checkpoint_updates": None, "total_steps": 9 * 16, "keep_checkpoints": 50}
+    al.train(config(tmp_path / "a", callbacks=[Evaluates()], **options, keep_best_checkpoints=5))
+    states = [RunState.read(path) for path in checkpoint_folders(tmp_path / "a/checkpoints")]
+    assert {state.updates: state.best for state in states} == {9: False, 4: True, 2: True}
+    assert states[0].best_return == 3.0
+    al.train(config(tmp_path / "b", callbacks=[Evaluates()], **options, best_by="training"))
+    (state,) = [RunState.read(path) for path in checkpoint_folders(tmp_path / "b/checkpoints")]
+    assert (state.best, state.updates, state.best_metric) == (True, 9, "episode_return")
+    with pytest.raises(ValueError, match=r"without an al.callbacks.Evaluate. Received: best_by='evaluation'"):
+        al.train(config(tmp_path / "c", best_by="evaluation"))

@@ -149,6 +149,11 @@ class Block:
                 episodes[key] = values
         return episodes
 
+    def ended_envs(self) -> Array:
+        """Return the environment of each of these episodes, in their order."""
+        ended = np.nonzero(~np.isnan(self.arrays[EPISODE_LENGTH]))
+        return np.asarray(self.arrays["env_index"])[ended[1]]
+
 
 Blocks = tuple[Block, ...]
 """The blocks of a batch: one for each policy."""

@@ -97,6 +97,7 @@ def test_an_unwritten_row_is_found(block):
 
 
 def test_episodes_come_in_order_of_row_and_column(block):
+    block.arrays["env_index"][:] = range(10, 16)
     for name in ("episode_return", "episode_length", "episode/is_success", "episode/speed"):
         block.arrays[name][...] = np.nan
     assert {name: values.shape for name, values in block.episodes().items()} == {"return": (0,), "length": (0,)}
@@ -106,6 +107,7 @@ def test_episodes_come_in_order_of_row_and_column(block):
     left.episode_return[4, 0], left.episode_length[4, 0] = 30.0, 3
     left.episode_info["is_success"][4, 0] = 1.0
     episodes = block.episodes()
+    assert block.ended_envs().tolist() == [12, 13, 10]
     assert list(episodes) == ["return", "length", "is_success"]
     np.testing.assert_array_equal(episodes["return"], [10, 20, 30])
     np.testing.assert_array_equal(episodes["length"], [1, 2, 3])
