@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actor_learner.actors.actor import is_called
 from actor_learner.config.config import ENV_ARGUMENTS
 from actor_learner.config.policies import check_policies, check_policy_of, rule_of
 from actor_learner.config.references import (
@@ -26,6 +27,7 @@ from actor_learner.config.references import (
 )
 from actor_learner.config.settings import check_wrappers
 from actor_learner.environments.agents import AgentsVectorEnv, TurnGames
+from actor_learner.environments.calls import make_call
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError, closing
 from actor_learner.environments.factory import EnvFactory, resolve_env
@@ -35,6 +37,7 @@ from actor_learner.environments.teams import PolicyOf, environments_of
 from actor_learner.networks.saving import load_network
 from actor_learner.policy.policy import Policy, has_policy, load_policy
 from actor_learner.replay import minari_datasets
+from actor_learner.runs.checkpoints import last_calls
 from actor_learner.runs.directory import open_run, read_config
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.spaces.kinds import Box, to_json
@@ -131,6 +134,7 @@ def evaluate(
     seat: int | None = None,
     policies: Mapping[str, Any] | None = None,
     policy_of: Mapping[str, str] | Callable[[Any], str] | None = None,
+    calls: bool | None = None,
 ) -> Evaluation:
     """Plays `episodes` episodes in this process.
 
@@ -165,6 +169,8 @@ def evaluate(
         policy_of: For a run with several policies: which one plays which agent; by default the run's.
         record: "minari:NAME": the name of a new Minari dataset of these episodes. Needs single environments, of which
             one is stepped. None: nothing is recorded.
+        calls: Repeats the calls of the environments' methods (`actors.call`) that the run ended with before the first
+            episode; None: if environment and `env_kwargs` are the run's.
 
     Raises:
         ValueError: The folder holds no run, its environment must be passed again, or the environment's spaces differ
@@ -178,10 +184,12 @@ def evaluate(
     num_envs = min(num_envs or (MAX_ENVS if record is None else 1), episodes)
     if record is not None and num_envs > 1:
         raise refusal("num_envs", "1 where episodes are recorded", num_envs)
-    config = RecordedConfig()
+    config, repeated = RecordedConfig(), list[Sequence[Any]]()
     if isinstance(run_dir_or_network, (str, os.PathLike)):
         run_dir_or_network = open_run(run_dir_or_network).path
         config = read_config(run_dir_or_network)
+        if calls or (calls is None and is_runs_own(config, env, env_kwargs)):
+            repeated = last_calls(run_dir_or_network / "checkpoints")
     wrapping = {"vectorization": vectorization, "wrappers": wrappers, "wrapper_kwargs": wrapper_kwargs}
     factory = resolve_env(**run_environment(config, env=env, env_kwargs=env_kwargs, **wrapping), check_pickle=False)
     factory = dataclasses.replace(factory, known_count=config.envs_per_actor or factory.known_count)
@@ -212,6 +220,12 @@ def evaluate(
         environments = environments_of(vector_env, factory.name, autoreset_mode=mode, info_keys=keys)
         if sitting is not None:
             sitting.sit_down(environments[ONLY_POLICY])
+        first = next(iter(environments.values()))
+        calls_to_make = [make_call(name, args, optional=True) for name, args in repeated]
+        if left := [call for call in calls_to_make if not is_called(first, call)]:
+            first.reset(seed)
+            for call in left:
+                first.call(call)
         sources = dict.fromkeys(environments, run_dir_or_network) | dict(policies or {})
         players = {
             name: _Player(_policy_of(sources[name], name, each), each, deterministic)
@@ -329,6 +343,12 @@ def check_playable(policy: Policy, factory: EnvFactory, autoreset_mode: str | No
         _Player(policy, environments, deterministic=True)
 
 
+def is_runs_own(config: Mapping[str, Any], env: Any, env_kwargs: Any) -> bool:
+    """Return whether arguments mean the environment of a run, with its own keyword arguments."""
+    own = config.get("env")
+    return env_kwargs is None and (env is None or isinstance(own, Mapping) or same_env(env, own))
+
+
 def run_environment(config: Mapping[str, Any], **arguments: Any) -> dict[str, Any]:
     """Return the arguments of `resolve_env`: those that are given and aren't None, else the run's.
 
@@ -343,7 +363,7 @@ def run_environment(config: Mapping[str, Any], **arguments: Any) -> dict[str, An
         shell = "; at a shell, --env module:factory" if own else ""
         raise ValueError(f"`env` must be given, because {reason}{shell}. Received: env=None")
     unused = {"wrapper_kwargs"} if "wrappers" in given else set()
-    if env is not None and not by_name_only and not same_env(env, own):
+    if not is_runs_own(config, env, None):
         unused.add("env_kwargs")
     taken = {name: config[name] for name in ENV_ARGUMENTS if name in config and name not in {*given, *unused}}
     taken = {name: value for name, value in taken.items() if not removed(name, value)}  # ways to step, not other games

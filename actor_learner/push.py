@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from actor_learner.config.references import marked_name
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.video import recorded, recording_arguments
-from actor_learner.evaluate import Evaluation, evaluate, run_environment
+from actor_learner.evaluate import Evaluation, evaluate, is_runs_own, run_environment
 from actor_learner.export import result_policy
 from actor_learner.networks.saving import network_file
 from actor_learner.replay.saving import BUFFER_FILES
@@ -115,7 +115,7 @@ def push(
         evaluation = evaluate(run.path, episodes=episodes, seed=seed, **given)
         _draw_curve(run, folder / CURVE)
         if video:
-            _record(run, factory, seed, folder / VIDEO)
+            _record(run, factory, seed, is_runs_own(config, env, env_kwargs), folder / VIDEO)
         facts = _Facts(
             config,
             evaluation,
@@ -181,11 +181,12 @@ def _draw_curve(run: RunDirectory, output: Path) -> None:
         warnings.warn(f"pushed without {output.name}: {one_line(error)}", UserWarning, stacklevel=3)
 
 
-def _record(run: RunDirectory, factory: Any, seed: int, output: Path) -> None:
+def _record(run: RunDirectory, factory: Any, seed: int, calls: bool, output: Path) -> None:
     """Record an episode, or warn why there is no video."""
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         try:
-            evaluate(run.path, episodes=1, seed=seed, **recording_arguments(recorded(factory, folder, 1)))
+            arguments = recording_arguments(recorded(factory, folder, 1))
+            evaluate(run.path, episodes=1, seed=seed, calls=calls, **arguments)
             next(Path(folder).glob("*.mp4")).rename(output)
         except Exception as error:  # renderers are foreign code, and need packages and displays
             warnings.warn(f"pushed without {output.name}: {one_line(error)}", UserWarning, stacklevel=3)

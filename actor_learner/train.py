@@ -57,7 +57,7 @@ class _Run:
         start.commit(config)
         self.league = build.make_league(config, start)
         self.recorder = Recorder(start, config, actors, self.learner, self.league, best_metric)
-        self.callbacks.meter = self.recorder.meter
+        self.callbacks.meter, self.recorder.write_more = self.recorder.meter, self.callbacks.write_states
         self.progress = Progress(config, start.run.path, start.run.metrics)
         interrupts.quiet = config.quiet or self.progress.shows_interrupts
 
@@ -128,7 +128,7 @@ class _Run:
         """Run the loop to its end. Saves the network and the policy, however the loop ends."""
         metrics: dict[str, float] = {}
         try:
-            self.callbacks.begin()
+            self.callbacks.begin(self.start.checkpoint)
             for metrics in self.updates():
                 self._end_update(metrics)
             self.recorder.checkpoint()

@@ -54,6 +54,12 @@ class Curriculum(al.callbacks.Callback):
             self.difficulty += 1
             self.actors.call("set_difficulty", self.difficulty)  # in every environment, before its next unroll
 
+    def get_state(self):  # kept in checkpoints, from which a resumed run goes on
+        return {"difficulty": self.difficulty}
+
+    def set_state(self, state):
+        self.difficulty = state["difficulty"]
+
 
 def main(total_steps: int = 60_000, curriculum: bool = True) -> float:
     config = al.TrainConfig(
@@ -65,7 +71,7 @@ def main(total_steps: int = 60_000, curriculum: bool = True) -> float:
         callbacks=[Curriculum()] if curriculum else [],
     )
     result = al.train(config)
-    return al.evaluate(result.run_dir, env=Lock, episodes=20, seed=1).mean
+    return al.evaluate(result.run_dir, env=Lock, env_kwargs={"difficulty": LONGEST}, episodes=20, seed=1).mean
 
 
 if __name__ == "__main__":

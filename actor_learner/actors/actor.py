@@ -133,7 +133,7 @@ def make_environments(factory: EnvFactory, startup: Startup) -> dict[str, Enviro
     try:
         environments = environments_of(vector_env, factory.name, **options)
         first = next(iter(environments.values()))
-        left = [call for call in startup.calls if not _is_called(first, call)]
+        left = [call for call in startup.calls if not is_called(first, call)]
         for each in environments.values():
             each.reset(seed)
         for call in left:
@@ -145,7 +145,7 @@ def make_environments(factory: EnvFactory, startup: Startup) -> dict[str, Enviro
         raise
 
 
-def _is_called(environments: Environments, call: Call) -> bool:
+def is_called(environments: Environments, call: Call) -> bool:
     """Call a method before the first reset; return False if it raises, perhaps because it needs one."""
     try:
         environments.call(call)

@@ -30,6 +30,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     A callback that names metrics in `reports` may put them into the `logs` of `on_train_batch_end`. They go to
     metrics.jsonl and to the `logs` of that epoch's end, and other callbacks may monitor them. A dict also names the
     better direction: `{"success": "max", "distance": "min"}`. A value under any other name is dropped, with a warning.
+
+    What `get_state` returns is kept in checkpoints, and given to `set_state` of the same class where a run is resumed.
     """
 
     actors: ActorPool
@@ -42,6 +44,13 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     def run_dir(self) -> Any:
         """The run's directory, a Path."""
         return self.params["run_dir"]
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what the callback needs to go on in a resumed run, such as its counters: JSON."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take what `get_state` returned; called after `on_train_begin`, where it returned anything."""
 
 
 _LOG = logging.getLogger("actor_learner")

@@ -94,7 +94,9 @@ def check_packages(callbacks: Iterable[Any]) -> None:
 def watches(callbacks: Iterable[Any]) -> bool:
     """Return whether a callback needs the names of the metrics."""
     return any(
-        monitored(callback) or needed(callback) or isinstance(callback, keras.callbacks.CSVLogger)
+        monitored(callback)
+        or isinstance(callback, keras.callbacks.CSVLogger)
+        or "{" in str(getattr(callback, "filepath", ""))
         for callback in callbacks
     )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
-from actor_learner.callbacks import checks
+from actor_learner.callbacks import checks, state
 from actor_learner.callbacks.base import Callback
 from actor_learner.config.references import recorded_function
 from actor_learner.runs.checkpoints import TRAINING_RETURN
@@ -103,8 +104,15 @@ class RunCallbacks:
         """True after the last update of an epoch."""
         return self._learner.updates % self._updates_per_epoch == 0
 
-    def begin(self) -> None:
-        """Begins training, perhaps with the epoch and weights that BackupAndRestore restores."""
+    def write_states(self, folder: Path) -> None:
+        """Write the callbacks' own states into a checkpoint."""
+        state.write(self._callbacks, folder)
+
+    def begin(self, checkpoint: Path | None = None) -> None:
+        """Begins training, perhaps with the epoch and weights that BackupAndRestore restores.
+
+        checkpoint: The folder from which the run is resumed.
+        """
         network, before = self._learner.network, self._learner.get_weights()
         network._initial_epoch = None
         backups = self._of_kind(keras.callbacks.BackupAndRestore) if self._learner.updates else []
@@ -113,6 +121,9 @@ class RunCallbacks:
         self.call("on_train_begin", {}, but=backups)
         if network._initial_epoch:
             self._skip(network._initial_epoch)
+        if checkpoint is not None:
+            state.restore(self._callbacks, checkpoint)
+        state.arrays_of(self._callbacks)  # raises before anything is learned
         for callback in self._of_kind(keras.callbacks.CSVLogger):
             callback.keys = sorted(self._names)  # by default those of the first epoch, when some have no value
         self.next_update(first=True)

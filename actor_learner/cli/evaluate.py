@@ -114,7 +114,7 @@ def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
         )
     from actor_learner.environments.factory import resolve_env
     from actor_learner.environments.video import in_a_window, recorded, recording_arguments
-    from actor_learner.evaluate import run_environment
+    from actor_learner.evaluate import is_runs_own, run_environment
     from actor_learner.runs.directory import read_config
 
     config = read_config(arguments.run_dir)
@@ -124,7 +124,7 @@ def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
         factory = recorded(bare, arguments.video, arguments.episodes)
     else:
         factory = in_a_window(bare)
-    return recording_arguments(factory)
+    return {**recording_arguments(factory), "calls": is_runs_own(config, given["env"], given["env_kwargs"])}
 
 
 def _check_no_videos(folder: Path) -> None:

@@ -8,6 +8,7 @@ checkpoints/final                   a link to the last checkpoint of an ended ru
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -210,6 +211,14 @@ def checkpoint_folders(folder: Path) -> list[Path]:
     entries = folder.iterdir() if folder.is_dir() else ()
     found = [path for path in entries if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
     return sorted(found, reverse=True)
+
+
+def last_calls(folder: Path) -> Sequence[Sequence[Any]]:
+    """Return the calls of the newest checkpoint in a folder that can be read."""
+    for path in checkpoint_folders(folder):
+        with contextlib.suppress(ValueError):
+            return RunState.read(path).calls
+    return []
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError]]:

@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,8 @@ class Recorder:
         self._failed = self._updating = False
         self._learned: list[np.ndarray[Any, Any]] | None = None
         self._undone_in_a_row: Counter[str] = Counter()  # by policy
+        self.write_more: Callable[[Path], object] = lambda folder: None
+        """Writes what belongs to nobody here into a checkpoint."""
         self.rows = 0
         """The rows that this process has written."""
 
@@ -173,6 +175,7 @@ class Recorder:
         """Write the learner, and the versions that it plays against, into a checkpoint."""
         if self._league is not None:
             self._league.write_versions(folder, earlier)
+        self.write_more(folder)
         return self._learner.write_checkpoint(folder, earlier, with_buffer=self._config.checkpoint_buffer)
 
     def close(self) -> None:

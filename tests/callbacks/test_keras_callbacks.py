@@ -19,7 +19,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
-from keras.callbacks import EarlyStopping, ModelCheckpoint, ReduceLROnPlateau, SwapEMAWeights
+from keras.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint, ReduceLROnPlateau, SwapEMAWeights
 
 import actor_learner as al
 from actor_learner.callbacks import Evaluate, StopOnReturn
@@ -421,21 +421,50 @@ def test_evaluate_writes_into_the_rows_and_into_the_logs_of_the_epoch(averaged):
 class Harder(al.callbacks.Callback):
     """Calls a method of the environments after the second update."""
 
+    calls = 0
+
     def on_train_batch_end(self, batch, logs=None):
         if logs["updates"] == 2:
+            self.calls += 1
             self.actors.call("set_difficulty", 5)
+
+    def get_state(self):
+        return {"calls": self.calls}
+
+    def set_state(self, state):
+        self.calls = state["calls"]
+
+
+def keepers():
+    """Callbacks that have something to keep."""
+    stopping = EarlyStopping("env_steps", mode="min", patience=100, restore_best_weights=True)
+    return [Harder(), stopping, ReduceLROnPlateau("env_steps", mode="min", patience=100)]
+
+
+def states(callbacks):
+    harder, stopping, plateau = callbacks
+    weights = [weight.tolist() for weight in stopping.best_weights]
+    return harder.calls, stopping.best, stopping.wait, stopping.best_epoch, weights, plateau.best, plateau.wait
 
 
 def test_stop_on_return_ends_a_run_and_the_one_that_goes_on_makes_its_calls_again(tmp_path):
     """20 steps of 2 environments are 4 episodes of 10 steps: with difficulty 5 from the third update on, 50 each."""
+    first = keepers()
     stop = StopOnReturn(40, episodes=1)
-    hard = config(tmp_path, [Harder(), stop], env=Curriculum, unroll_length=20, total_steps=4000, info_keys=())
+    hard = config(tmp_path, [*first, stop], env=Curriculum, unroll_length=20, total_steps=4000, info_keys=())
     result = al.train(hard)
     assert result.metrics["episode_return"] == pytest.approx(40.0)  # 8 episodes of 0, then of 50
     assert result.metrics["updates"] == 10
     assert RunState.read(tmp_path / "run/checkpoints/final").calls == [["set_difficulty", [5]]]
-    patient = StopOnReturn(40, episodes=5)  # 4 in a batch
-    result = al.train(hard.replace(callbacks=[patient]), resume=True)
+    found = [
+        al.evaluate(tmp_path / "run", episodes=2, **given).mean for given in ({}, {"calls": False}, {"env_kwargs": {}})
+    ]
+    assert found == [50.0, 0.0, 0.0]
+    patient, seen, second = StopOnReturn(40, episodes=5), [], keepers()  # 4 in a batch
+    hooks = {"on_train_batch_begin": lambda batch, logs: seen.append(states(second))}
+    result = al.train(hard.replace(callbacks=[patient, *second, LambdaCallback(**hooks)]), resume=True)
+    assert seen[0] == states(first)
+    assert seen[0][0] == 1
     assert result.metrics["updates"] == 12
     assert result.metrics["episode_return"] == pytest.approx((8 * 0 + 40 * 50) / 48)
 
@@ -505,6 +534,7 @@ def test_an_epoch_without_the_metric_is_none_to_callbacks_that_decide_by_it(piec
     adds, network = Adds(), pieces[1].network
     adds.reports = ("evaluation/x",)
     callbacks = begin(pieces, keras.callbacks.CallbackList([best, now_and_then, named, never, plateau, adds]))
+    callbacks.next_update(first=True)
     weights = network.get_weights()
     for values in ({"evaluation/x": 5.0}, {}, {}):
         adds.added, adds.added_to_epoch = values, {}

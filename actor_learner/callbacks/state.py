@@ -1,0 +1,84 @@
+"""The states of callbacks, in a file of each checkpoint, from which they go on in a resumed run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from actor_learner.config.references import callable_name
+from actor_learner.system.files import listed_files, read_arrays, read_file, write_arrays
+from actor_learner.system.types import Array
+
+FILE = "callbacks.npz"
+_STATES = "states"
+
+_OF_KERAS = {
+    "EarlyStopping": ("best", "best_epoch", "wait"),
+    "ModelCheckpoint": ("best", "_batches_seen_since_last_saving"),
+    "OrbaxCheckpoint": ("best", "_batches_seen_since_last_saving"),
+    "ReduceLROnPlateau": ("best", "cooldown_counter", "wait"),
+}
+"""The attributes of Keras's callbacks that `on_train_begin` or a new process resets."""
+
+
+def arrays_of(callbacks: Iterable[Any]) -> dict[str, Array]:
+    """Return the states of callbacks as arrays, none if no callback has one. Raises ValueError for what isn't JSON."""
+    states: list[tuple[str, Any]] = []
+    arrays: dict[str, Array] = {}
+    for callback in callbacks:
+        for place, weight in enumerate(getattr(callback, "best_weights", None) or ()):
+            arrays[f"{len(states)}/{place}"] = np.asarray(weight)
+        states.append((callable_name(type(callback)), _state_of(callback)))
+    try:
+        text = json.dumps(states)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"`get_state` of a callback must return JSON ({error}). Received: {states}") from error
+    return {_STATES: np.frombuffer(text.encode(), np.uint8), **arrays} if any(state for _, state in states) else {}
+
+
+def write(callbacks: Iterable[Any], folder: Path) -> None:
+    """Write the states of callbacks into a checkpoint."""
+    if arrays := arrays_of(callbacks):
+        write_arrays(folder / FILE, arrays)
+
+
+def restore(callbacks: Iterable[Any], folder: Path) -> None:
+    """Give callbacks the states of a checkpoint: to each the first of its class that is left."""
+    if FILE not in listed_files(folder):
+        return
+    arrays = read_arrays(read_file(folder, FILE))
+    states = list(enumerate(json.loads(arrays[_STATES].tobytes())))
+    for callback in callbacks:
+        kind = callable_name(type(callback))
+        found = next((each for each in states if each[1][0] == kind), None)
+        if found is None or not found[1][1]:
+            continue
+        states.remove(found)
+        number, (_, state) = found
+        if hasattr(callback, "set_state"):
+            callback.set_state(state)
+            continue
+        for name, value in state.items():
+            setattr(callback, name, value)
+        weights = [array for name, array in arrays.items() if name.startswith(f"{number}/")]
+        if weights:
+            callback.best_weights = weights
+
+
+def _state_of(callback: Any) -> dict[str, Any]:
+    if hasattr(callback, "get_state"):
+        return dict(callback.get_state())
+    names = next((own for kind, own in _OF_KERAS.items() if isinstance(callback, _kind(kind))), ())
+    state = {name: getattr(callback, name) for name in names if hasattr(callback, name)}
+    if getattr(callback, "stopped_epoch", 0):  # a run that it ended waits anew when it is resumed
+        state["wait"] = 0
+    return {name: value if value is None or isinstance(value, int) else float(value) for name, value in state.items()}
+
+
+def _kind(name: str) -> Any:
+    return getattr(keras.callbacks, name, ())
