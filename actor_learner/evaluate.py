@@ -15,6 +15,7 @@ import numpy as np
 from actor_learner.actors.actor import is_called
 from actor_learner.config.config import ENV_ARGUMENTS
 from actor_learner.config.policies import check_policies, check_policy_of, rule_of
+from actor_learner.config.pool_checks import check_info_keys
 from actor_learner.config.references import (
     ask_again,
     callable_marks,
@@ -135,6 +136,7 @@ def evaluate(
     policies: Mapping[str, Any] | None = None,
     policy_of: Mapping[str, str] | Callable[[Any], str] | None = None,
     calls: bool | None = None,
+    info_keys: Sequence[str] | None = None,
 ) -> Evaluation:
     """Plays `episodes` episodes in this process.
 
@@ -171,6 +173,7 @@ def evaluate(
             one is stepped. None: nothing is recorded.
         calls: Repeats the calls of the environments' methods (`actors.call`) that the run ended with before the first
             episode; None: if environment and `env_kwargs` are the run's.
+        info_keys: Numeric entries of the last step's `info` to report; by default the run's, else `is_success`.
 
     Raises:
         ValueError: The folder holds no run, its environment must be passed again, or the environment's spaces differ
@@ -216,7 +219,8 @@ def evaluate(
             factory = dataclasses.replace(factory, seats=sitting.seats(config, None))
             vector_env = stack.enter_context(closing(factory.make_about(num_envs, seed), f"env `{factory.name}`"))
         mode = autoreset_mode or config.get("autoreset_mode")
-        keys = (*_info_keys(config), *([] if sitting is None else ["outcome"]))
+        reported = _info_keys(config) if info_keys is None else check_info_keys(info_keys)
+        keys = (*reported, *([] if sitting is None else ["outcome"]))
         environments = environments_of(vector_env, factory.name, autoreset_mode=mode, info_keys=keys)
         if sitting is not None:
             sitting.sit_down(environments[ONLY_POLICY])

@@ -263,8 +263,15 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
 
 def _make_callbacks(config: TrainConfig) -> list[Any]:
     """Return the callbacks of a run as objects, without importing Keras where there are none."""
-    if not config.callbacks:
+    if not config.callbacks and config.eval_every is None and config.stop_at is None:
         return []
+    from actor_learner.callbacks import Evaluate, StopOnReturn
     from actor_learner.callbacks.dispatch import make_callbacks
 
-    return make_callbacks(config.callbacks)
+    callbacks = make_callbacks(config.callbacks)
+    if config.eval_every is not None:
+        callbacks.append(Evaluate(config.eval_every, episodes=config.eval_episodes))
+    if config.stop_at is not None:
+        monitor = "episode_return" if config.eval_every is None else "evaluation/return_mean"
+        callbacks.append(StopOnReturn(config.stop_at, monitor=monitor))
+    return callbacks

@@ -73,6 +73,11 @@ class RunCallbacks:
         self._callbacks = list(_flat(callbacks))
         self._actors, self._learner, self._config = actors, learner, config
         self._params, self._batch_rows, self._updates_per_epoch = params, batch_rows, int(params["steps"])
+        for callback in self._callbacks:
+            if isinstance(callback, Callback):
+                callback.actors, callback.learner, callback.config, callback.callbacks = actors, learner, config, self
+            callback.set_params(params)
+            callback.set_model(learner.network)
         self._reports = checks.reported(self._callbacks)
         self._names: list[str] = []
         self._reported: dict[str, float] = {}
@@ -93,11 +98,6 @@ class RunCallbacks:
             self._names = [*metric_names(config, learned), *self._reports]
             checks.resolve_monitors(self._callbacks, self._names)
         learner.network.stop_training = False
-        for callback in self._callbacks:
-            if isinstance(callback, Callback):
-                callback.actors, callback.learner, callback.config, callback.callbacks = actors, learner, config, self
-            callback.set_params(params)
-            callback.set_model(learner.network)
 
     @property
     def epoch_is_over(self) -> bool:

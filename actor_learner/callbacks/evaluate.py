@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from actor_learner.callbacks.base import Callback
 from actor_learner.config.references import same_env
 from actor_learner.config.settings import check_wrappers
@@ -23,8 +25,10 @@ class Evaluate(Callback):
 
     The callback has its own environments and random numbers, and plays the same episodes each time. Training waits
     meanwhile. The metrics `evaluation/return_mean`, `evaluation/return_std` and `evaluation/length_mean` go to the
-    update's row of metrics.jsonl, to its `logs` for every other callback, and to those of that epoch's end. An epoch
-    without evaluation doesn't count for `EarlyStopping` and the like. With `SwapEMAWeights`, the averaged weights play.
+    update's row of metrics.jsonl, to its `logs` for every other callback, and to those of that epoch's end. So does the
+    mean of each of the run's `info_keys` that episodes have, such as `evaluation/is_success`, with the ends of its 95%
+    interval, `evaluation/is_success_low` and `_high`. An epoch without evaluation doesn't count for `EarlyStopping` and
+    the like. With `SwapEMAWeights`, the averaged weights play.
 
     Args:
         every_steps: Env steps between two evaluations; while a run learns offline, gradient steps.
@@ -75,10 +79,17 @@ class Evaluate(Callback):
         if wrappers is not None:
             found = check_wrappers("wrappers", wrappers)
             self._wrapping = {"wrappers": found, "wrapper_kwargs": wrapper_kwargs}
-        self.reports = {f"{name}/return_mean": "max", f"{name}/return_std": None, f"{name}/length_mean": "max"}
+        self.reports: dict[str, str | None] = {}
         self.return_metric = f"{name}/return_mean"
         self.evaluation: Evaluation | None = None
         """The newest result."""
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        super().set_params(params)
+        better: dict[str, str | None] = {"return_mean": "max", "return_std": None, "length_mean": "max"}
+        for key in self.config.info_keys:
+            better |= {key: "max", f"{key}_low": None, f"{key}_high": None}
+        self.reports = {f"{self.name}/{figure}": direction for figure, direction in better.items()}
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Resolve the environment, and export the policy, of which evaluations replace only the weights."""
@@ -112,9 +123,8 @@ class Evaluate(Callback):
         steps = self.learner.steps
         reached, self._reached = self._reached, steps // self.every_steps
         if self._reached > reached or steps >= self.config.all_steps:
-            evaluation = self._evaluate()
-            values = (evaluation.mean, evaluation.std, evaluation.mean_length)
-            (logs if logs is not None else {}).update(zip(self.reports, values, strict=True))
+            figures = _figures(self._evaluate())
+            (logs if logs is not None else {}).update({f"{self.name}/{key}": value for key, value in figures.items()})
 
     def _evaluate(self) -> Evaluation:
         metrics: dict[str, float] = {}
@@ -139,8 +149,18 @@ class Evaluate(Callback):
             num_envs=num_envs,
             autoreset_mode=self.config.autoreset_mode,
             opponent=self.opponent,
+            info_keys=self.config.info_keys,
         )
 
     def _recorded(self) -> Any:
         folder = Path(self.run_dir) / "videos" / f"{self.learner.steps:010}"
         return recorded(self._factory, folder, self.video)
+
+
+def _figures(evaluation: Evaluation) -> dict[str, float]:
+    """Return the figures of an evaluation that have a value."""
+    found = {"return_mean": evaluation.mean, "return_std": evaluation.std, "length_mean": evaluation.mean_length}
+    for key, values in evaluation.info.items():
+        low, high = evaluation.confidence_interval(key=key)
+        found |= {key: float(values[~np.isnan(values)].mean()), f"{key}_low": low, f"{key}_high": high}
+    return {name: value for name, value in found.items() if np.isfinite(value)}

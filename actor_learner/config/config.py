@@ -161,6 +161,10 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             checkpoint wrote, or minari:NAME of a Minari dataset. The buffer gets the algorithm's `buffer_size`.
         compute_reward: with `hindsight`, the function (achieved goals, desired goals, infos) -> rewards, where the
             learner can't build the environment; None: that of an environment that it builds.
+        eval_every: env steps between evaluations, by an `al.callbacks.Evaluate`, which report `evaluation/return_mean`
+            and the `info_keys`; None: no evaluations.
+        eval_episodes: episodes of each.
+        stop_at: mean return at which the run ends: of an evaluation, or else of the last 100 episodes of training.
         updates_per_epoch: updates between two calls of a callback's `on_epoch_end`; None: a hundredth of all.
         checkpoint_minutes: minutes between checkpoints; the first follows the first update; None: not by time.
         checkpoint_updates: updates between checkpoints; None: not by updates. The end of a run always writes one.
@@ -243,6 +247,9 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     init_from: str | os.PathLike[str] | None = setting(None, check=_path)
     init_from_count: int | None = count(None, 1)
     init_buffer: str | os.PathLike[str] | None = setting(None, check=_path)
+    eval_every: int | None = count(None, 1, effect="none")
+    eval_episodes: int = count(10, 1, effect="none")
+    stop_at: float | None = number(None, effect="none", bounds={"optional": True})
     updates_per_epoch: int | None = count(None, 1, effect="none")
     checkpoint_minutes: float | None = number(1.0, "checkpoints", effect="none", bounds={"above": 0, "optional": True})
     checkpoint_updates: int | None = count(None, 1, "checkpoints", effect="none")

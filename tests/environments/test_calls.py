@@ -240,7 +240,7 @@ def test_actors_that_run_freely_are_called_before_they_go_on():
     assert last > 20
 
 
-NOT_THERE = r"env `Curriculum` in actor . must have a method of that name. Received: call\('no'\)$"
+NOT_THERE = r"env `\w+` in actor . must have a method of that name. Received: call\('no'\)$"
 
 
 def test_in_this_process_an_unknown_method_is_told_at_once_and_left_out_of_what_is_repeated():

@@ -213,6 +213,17 @@ def test_the_easy_phase_of_a_curriculum_is_not_the_best_for_ever(tmp_path):
     assert states[0].best_return == 10.0
 
 
+def test_evaluations_report_success_and_end_a_run_at_a_return_or_at_a_success_rate(tmp_path):
+    evaluations = {"eval_every": 16, "eval_episodes": 3}
+    found = al.train(config(tmp_path / "a", **evaluations, stop_at=10.0))
+    rate = {"evaluation/is_success": 1.0, "evaluation/is_success_low": 1.0, "evaluation/is_success_high": 1.0}
+    assert rate.items() <= found.metrics.items()
+    stop = al.callbacks.StopOnReturn(0.9, monitor="evaluation/is_success")
+    for result in (found, al.train(config(tmp_path / "b", **evaluations, callbacks=[stop]))):
+        assert (result.stopped_by, result.metrics["evaluation/return_mean"]) == ("StopOnReturn", 10.0)
+        assert result.metrics["updates"] == 1
+
+
 class Evaluates(al.callbacks.Callback):
     reports, return_metric = ("mine/return_mean",), "mine/return_mean"
 
