@@ -36,9 +36,9 @@ from actor_learner.environments.opponents import RANDOM, Opponent
 from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv
 from actor_learner.environments.teams import PolicyOf, environments_of
 from actor_learner.networks.saving import load_network
-from actor_learner.policy.policy import Policy, has_policy, load_policy
+from actor_learner.policy.policy import Policy, has_policy, is_checkpoint, load_policy
 from actor_learner.replay import minari_datasets
-from actor_learner.runs.checkpoints import last_calls
+from actor_learner.runs.checkpoints import RUN_FILE, RunState, last_calls
 from actor_learner.runs.directory import open_run, read_config
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.spaces.kinds import Box, to_json
@@ -144,8 +144,9 @@ def evaluate(
     too often.
 
     Args:
-        run_dir_or_network: A run directory, "hf://owner/name" of the Hugging Face Hub, a Keras model that keeps the
-            network contract, or a `Policy`.
+        run_dir_or_network: A run directory, "hf://owner/name" of the Hugging Face Hub, a checkpoint ("RUN@best",
+            "RUN@latest", "RUN@114" after so many updates, or its folder), a Keras model that keeps the network
+            contract, or a `Policy`.
         env: As for `train`; by default the environment of the run directory.
         episodes: Number of episodes.
         seed: Seeds the environments and, with `deterministic=False`, the actions. The noise of a `Policy` that is
@@ -189,10 +190,10 @@ def evaluate(
         raise refusal("num_envs", "1 where episodes are recorded", num_envs)
     config, repeated = RecordedConfig(), list[Sequence[Any]]()
     if isinstance(run_dir_or_network, (str, os.PathLike)):
-        run_dir_or_network = open_run(run_dir_or_network).path
-        config = read_config(run_dir_or_network)
+        run = open_run(run_dir_or_network)
+        run_dir_or_network, config = run.weights, read_config(run.path)
         if calls or (calls is None and is_runs_own(config, env, env_kwargs)):
-            repeated = last_calls(run_dir_or_network / "checkpoints")
+            repeated = last_calls(run.checkpoints) if run.checkpoint is None else RunState.read(run.checkpoint).calls
     wrapping = {"vectorization": vectorization, "wrappers": wrappers, "wrapper_kwargs": wrapper_kwargs}
     factory = resolve_env(**run_environment(config, env=env, env_kwargs=env_kwargs, **wrapping), check_pickle=False)
     factory = dataclasses.replace(factory, known_count=config.envs_per_actor or factory.known_count)
@@ -299,7 +300,7 @@ class Sitting:
             if not callable(found):
                 raise refusal("opponent", "the module:function of a player", player)
             return cls(player=found)
-        return cls(policy=load_policy(open_run(player).path))
+        return cls(policy=load_policy(open_run(player).weights))
 
     @property
     def number(self) -> int:
@@ -392,7 +393,10 @@ def _policy(source: Any, environments: Environments) -> Policy:
     if isinstance(source, Policy):
         return source
     if isinstance(source, (str, os.PathLike)):
-        return load_policy(source)
+        folder = local_path(source)
+        if is_checkpoint(folder) or not (folder / RUN_FILE).is_file():
+            return load_policy(folder)
+        source = load_network(folder)  # of a run that hasn't ended
     action_space, observation_space = environments.action_space, environments.observation_space
     size = environments.num_envs
     return Policy.from_network(source, action_space, batch_size=size, observation_space=observation_space)

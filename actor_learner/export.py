@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from actor_learner.networks.saving import load_network, write_network
 from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.policy import checkpoint_policy
 from actor_learner.runs.directory import RunDirectory, open_policy, read_config
 from actor_learner.system.fields import check_choice
 from actor_learner.system.files import one_line, write_folder_atomically
@@ -48,7 +49,8 @@ def export(
     model's inputs and outputs.
 
     Args:
-        run_dir: A run that has ended, with or without all its steps, or "hf://owner/name".
+        run_dir: A run that has ended, with or without all its steps, "hf://owner/name", or a checkpoint of such a run:
+            "RUN@best", "RUN@latest", "RUN@114" after so many updates, or its folder.
         output: The new folder; by default `<name of the run>-<format>` in the working directory.
         format: "litert", "tflite", "keras", "onnx" or "saved_model".
         network: A built network that gets the weights, for a run whose network Keras can't rebuild from its file; not
@@ -67,7 +69,10 @@ def export(
             f"Received: network={network!r}"
         )
     run = open_policy(run_dir)
-    output = Path(f"{run.path.resolve().name}-{format}" if output is None else output)
+    if output is None:
+        of_checkpoint = "" if run.checkpoint is None else f"-{int(run.checkpoint.resolve().name)}"
+        output = f"{run.path.resolve().name}{of_checkpoint}-{format}"
+    output = Path(output)
     if os.path.lexists(output):
         raise ValueError(f"`output` exists; give another name. Received: output={str(output)!r}")
     _check_packages(format)
@@ -96,7 +101,7 @@ def export(
         write_folder_atomically(output, write)
     else:
         import_keras()
-        network = load_network(run.path, network)
+        network = load_network(run.weights, network)
         write_folder_atomically(output, lambda folder: _write_model(network, exported, masked, format, folder))
     return output
 
@@ -110,7 +115,7 @@ def result_policy(run: RunDirectory) -> ExportedPolicy:
             "`run_dir` holds no policy yet: a run saves it when it ends, also after Ctrl-C. "
             f"Received: run_dir={str(run.path)!r}"
         )
-    return ExportedPolicy.load(run.policy)
+    return ExportedPolicy.load(run.policy) if run.checkpoint is None else checkpoint_policy(run.checkpoint)
 
 
 def _check_packages(format: str) -> None:

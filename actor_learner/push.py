@@ -26,7 +26,7 @@ from actor_learner.export import result_policy
 from actor_learner.networks.saving import network_file
 from actor_learner.replay.saving import BUFFER_FILES
 from actor_learner.reports.plot import plot
-from actor_learner.runs.checkpoints import newest_whole
+from actor_learner.runs.checkpoints import RunState, newest_whole
 from actor_learner.runs.directory import RunDirectory, open_run, read_config, write_recorded
 from actor_learner.runs.metrics import last_metrics
 from actor_learner.runs.recorded_config import WITHOUT_EFFECT, RecordedConfig, flat_config
@@ -74,7 +74,7 @@ def push(
     are deleted. The absolute path of the run isn't uploaded; other values of config.json, such as `env_kwargs`, are.
 
     Args:
-        run_dir: A run that has ended, whether or not it took all its steps.
+        run_dir: A run that has ended, whether or not it took all its steps, or a checkpoint of it, as for `export`.
         repo: "owner/name".
         private: Makes a new repository private; an existing one must be private already.
         revision: The branch, which is made if it isn't there; by default the main one.
@@ -112,7 +112,7 @@ def push(
         policy.save(folder / "policy")
         _copy_run(run, config, folder)
         _prepare_repository(api, repo, private, revision)
-        evaluation = evaluate(run.path, episodes=episodes, seed=seed, **given)
+        evaluation = evaluate(run.weights, episodes=episodes, seed=seed, **given)
         _draw_curve(run, folder / CURVE)
         if video:
             _record(run, factory, seed, is_runs_own(config, env, env_kwargs), folder / VIDEO)
@@ -121,7 +121,7 @@ def push(
             evaluation,
             env=config.env if env is None else factory.name,
             seed=seed,
-            env_steps=int(last_metrics(run.metrics).get("env_steps", 0)),
+            env_steps=_env_steps(run),
             address=f"hf://{repo}" + (f"@{revision}" if revision else ""),
             files=[file.name for file in folder.iterdir()],
         )
@@ -129,6 +129,12 @@ def push(
             _card(facts).save(folder / CARD)
             _upload(api, folder, repo, revision, commit_message)
     return facts.address
+
+
+def _env_steps(run: RunDirectory) -> int:
+    if run.checkpoint is not None:
+        return RunState.read(run.checkpoint).env_steps
+    return int(last_metrics(run.metrics).get("env_steps", 0))
 
 
 def _prepare_repository(api: HfApi, repo: str, private: bool, revision: str | None) -> None:
@@ -160,10 +166,12 @@ def _prepare_repository(api: HfApi, repo: str, private: bool, revision: str | No
 def _copy_run(run: RunDirectory, config: RecordedConfig, folder: Path) -> None:
     """Copy config.json without the run's path, metrics, network, and the newest whole checkpoint without its buffer."""
     write_recorded(RunDirectory(folder), {**config, "run_dir": None})
-    files = [network_file(run.path), *([run.metrics] if run.metrics.exists() else [])]
+    files = [network_file(run.weights), *([run.metrics] if run.metrics.exists() else [])]
     for file in files:
         shutil.copyfile(file, folder / file.name)
-    if (checkpoint := newest_whole(run.checkpoints)[0]) is not None:  # what --init-from takes beside the network
+    if (
+        checkpoint := run.checkpoint or newest_whole(run.checkpoints)[0]
+    ) is not None:  # what --init-from takes beside the network
 
         def write(partial: Path) -> None:
             for name in listed_files(checkpoint):
@@ -186,7 +194,7 @@ def _record(run: RunDirectory, factory: Any, seed: int, calls: bool, output: Pat
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         try:
             arguments = recording_arguments(recorded(factory, folder, 1))
-            evaluate(run.path, episodes=1, seed=seed, calls=calls, **arguments)
+            evaluate(run.weights, episodes=1, seed=seed, calls=calls, **arguments)
             next(Path(folder).glob("*.mp4")).rename(output)
         except Exception as error:  # renderers are foreign code, and need packages and displays
             warnings.warn(f"pushed without {output.name}: {one_line(error)}", UserWarning, stacklevel=3)

@@ -24,7 +24,7 @@ DESCRIPTION = "Plays episodes with the policy that a run trained, without Tensor
 
 
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run, or hf://owner/name")
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run, RUN@best, or hf://owner/name")
     group = parser.add_argument_group("episodes")
     add_number(group, "--episodes", 20, "N", "number of episodes")
     add_number(group, "--seed", 0, "N", "seed of the episodes")
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Play the episodes, and print the result."""
     from actor_learner.runs.directory import open_run
 
-    arguments.run_dir = open_run(arguments.run_dir).path
+    arguments.run_dir = open_run(arguments.run_dir).weights
     keras_backend()
     from actor_learner.evaluate import evaluate
 

@@ -10,7 +10,9 @@ DESCRIPTION = "Writes the policy that a run has learned, with its spaces as JSON
 
 
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run that has ended, or hf://owner/name")
+    parser.add_argument(
+        "run_dir", metavar="RUN_DIR", help="directory of a run that has ended, RUN@best, or hf://owner/name"
+    )
     parser.add_argument(
         "--format",
         default="litert",

@@ -18,7 +18,7 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run that has ended")
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run that has ended, or RUN@best")
     parser.add_argument("repo", metavar="OWNER/NAME", help="repository, which is made if it isn't there")
     group = parser.add_argument_group("repository")
     group.add_argument("--private", action="store_true", help="make the repository private")

@@ -13,6 +13,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -358,7 +359,8 @@ def _padded(array: Array, spare: int) -> Array:
 def load_policy(directory: str | os.PathLike[str], seed: Seed = 0) -> Policy:
     """Load the policy of a run directory, or of the `policy` folder in it, without TensorFlow.
 
-    directory: a path, or "hf://owner/name" or "hf://owner/name@revision" of the Hugging Face Hub.
+    directory: a path, or "hf://owner/name" or "hf://owner/name@revision" of the Hugging Face Hub. Or a checkpoint of a
+        run that has ended, "RUN@best", "RUN@latest", "RUN@114" or its folder, whose network Keras reads.
 
     Raises ValueError if there is none; with the Hub, ImportError if huggingface_hub isn't installed, and OSError if a
     download fails.
@@ -367,7 +369,23 @@ def load_policy(directory: str | os.PathLike[str], seed: Seed = 0) -> Policy:
     inner = folder / "policy"
     if not has_policy(folder) and (several := named_policies(folder)):
         raise ValueError(f"{several}. Received: directory={str(directory)!r}")
+    if is_checkpoint(folder):
+        return Policy(checkpoint_policy(folder), seed)
     return Policy(ExportedPolicy.load(inner if (inner / "policy.json").is_file() else folder), seed)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Return whether a folder is a checkpoint of a run that has exported its policy."""
+    return (folder / "run.json").is_file() and has_policy(folder.parent.parent)
+
+
+def checkpoint_policy(folder: Path) -> ExportedPolicy:
+    """Return the policy that a run exported, with the weights of a checkpoint's network."""
+    from actor_learner.networks.contract import policy_part
+    from actor_learner.networks.saving import load_network
+
+    exported, network = ExportedPolicy.load(folder.parent.parent / "policy"), load_network(folder)
+    return exported.with_weights(network if exported.fits(network) else policy_part(network))
 
 
 def has_policy(folder: str | os.PathLike[str]) -> bool:

@@ -45,10 +45,11 @@ _REPLACED = ".replaced"  # holds the old run until the new one has made its firs
 
 
 class RunDirectory:
-    """The paths of a run's parts; the module's docstring lists them."""
+    """The paths of a run's parts; the module's docstring lists them. checkpoint: one of which the network is meant."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, checkpoint: Path | None = None) -> None:
+        self.path, self.checkpoint = path, checkpoint
+        self.weights = checkpoint or path  # the folder of the network
         self.config = path / "config.json"
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
@@ -97,10 +98,13 @@ def write_config(run: RunDirectory, config: TrainConfig, **more: Any) -> None:
 
 
 def with_init_commit(config: TrainConfig) -> TrainConfig:
-    """Return the config of a new run with the Hub's commit in `init_from`: whatever reads it later, reads the same."""
-    if config.init_from is None or not is_on_hub(config.init_from):
+    """Return the config of a new run with the Hub's commit, or the checkpoint's folder, in `init_from`.
+
+    Whatever reads it later, reads the same.
+    """
+    if config.init_from is None or (source := with_commit(config.init_from)) == config.init_from:
         return config
-    return config.replace(init_from=with_commit(config.init_from))
+    return config.replace(init_from=source)
 
 
 def check_run_dir(config: TrainConfig) -> None:
@@ -125,7 +129,8 @@ def check_run_dir(config: TrainConfig) -> None:
     if config.run_dir is None:
         return
     path = Path(config.run_dir)
-    if config.init_from is not None and path.resolve() == Path(config.init_from).resolve():
+    source = None if config.init_from is None else Path(config.init_from).resolve()
+    if source is not None and path.resolve() in (source, source.parent.parent):  # a checkpoint of it
         raise ValueError(
             "`init_from` must be another directory than `run_dir`, whose run would be replaced. "
             f"Received: init_from={str(config.init_from)!r}"
@@ -168,11 +173,13 @@ def abandon_run(run: RunDirectory) -> None:
 
 
 def open_run(path: str | os.PathLike[str]) -> RunDirectory:
-    """Return the run in a directory, or on the Hub (see `hub.local_path`).
+    """Return the run in a directory, or on the Hub, or of a checkpoint (see `hub.local_path`).
 
     Raises ValueError if there is none, or if a part of it is a link or a pipe, and what `local_path` raises.
     """
     run = RunDirectory(local_path(path))
+    if (run.path / "run.json").is_file() and (run.path.parent.parent / "config.json").is_file():
+        run = RunDirectory(run.path.parent.parent, run.path)
     if not run.config.exists():
         runs = run.path.parent.parent.glob("*/*/config.json") if len(run.path.parts) > 2 else ()
         similar = close_match(str(run.path), [str(file.parent) for file in runs])

@@ -30,7 +30,7 @@ from actor_learner.runs.metrics import trim_metrics
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.tensorboard import PREFIX
 from actor_learner.system.aborts import native_log
-from actor_learner.system.fields import removed
+from actor_learner.system.fields import refusal, removed
 from actor_learner.system.files import DamagedError, one_line
 from actor_learner.system.hub import may_mean
 
@@ -160,6 +160,11 @@ def with_own_lag(config: TrainConfig) -> TrainConfig:
 def _named_run(config: TrainConfig) -> RunDirectory:
     if config.run_dir is None:
         raise ValueError("`run_dir` must name the run to resume. Received: run_dir=None")
+    if (run := directory.open_run(config.run_dir)).checkpoint is not None:
+        expected = (
+            f"the run itself, {str(run.path)!r}: it goes on from its newest checkpoint; to begin at another one, take"
+        )
+        raise refusal("run_dir", f"{expected} that one as init_from", str(config.run_dir))
     return RunDirectory(Path(config.run_dir))
 
 

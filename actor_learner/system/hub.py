@@ -1,5 +1,7 @@
 """Where a run is: a folder, or a repository of the Hugging Face Hub, hf://owner/name or hf://owner/name@revision.
 
+Of a run in a folder, RUN@best, RUN@latest and RUN@114 are checkpoints: the best, the newest, that after 114 updates.
+
 `local_path` is the one place that tells them apart. huggingface_hub downloads, and keeps its cache under HF_HOME. Its
 cache consists of links, which no reader here follows (see `system.untrusted`): the readers get a copy of plain files.
 """
@@ -7,6 +9,7 @@ cache consists of links, which no reader here follows (see `system.untrusted`): 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -43,15 +46,16 @@ def local_path(run: str | os.PathLike[str]) -> Path:
     Each call asks the Hub which commit is meant, unless the address names one that was downloaded before; files that
     are in the cache aren't downloaded again. Without a connection, the newest cached commit is taken.
 
-    run: a path, "hf://owner/name" or "hf://owner/name@revision" (a branch, tag or commit).
+    run: a path, "hf://owner/name" or "hf://owner/name@revision" (a branch, tag or commit); a checkpoint is its folder,
+        "RUN@best", "RUN@latest" or "RUN@114".
 
     Raises:
-        ValueError: The address isn't one, or the Hub has no such repository, revision or run.
+        ValueError: The address isn't one, or there is no such checkpoint, or repository, revision or run on the Hub.
         ImportError: huggingface_hub isn't installed; names the extra.
         OSError: The Hub can't be reached, or a download fails.
     """
     if not is_on_hub(run):
-        return Path(run)
+        return _checkpoint(Path(run))
     address, given = _split(run), str(run)
     api, repo, revision = hub_api("hf://"), address["repo"], address["revision"]
     if revision and _COMMIT.fullmatch(revision) and (kept := _copy_of(repo, revision)).is_dir():
@@ -66,13 +70,41 @@ def local_path(run: str | os.PathLike[str]) -> Path:
     return _plain_copy(snapshot, _copy_of(repo, snapshot.name))
 
 
+def _checkpoint(path: Path) -> Path:
+    """Return the folder of the checkpoint that a path names; any other path as it is."""
+    base, _, which = str(path).rpartition("@")
+    if path.parent.name == "checkpoints" and path.name.isdecimal():
+        base, which = str(path.parent.parent), path.name
+    folder = Path(base) / "checkpoints"
+    if not base or path.exists() or not folder.is_dir():
+        return path
+    found = {int(each.name): each for each in sorted(folder.iterdir()) if re.fullmatch(r"\d{10}", each.name)}
+    chosen = list(found.values())
+    if which == "best":
+        chosen = [each for each in chosen if _is_best(each)]
+    elif which != "latest":
+        chosen = [each for updates, each in found.items() if which.isdecimal() and updates == int(which)]
+    if not chosen:
+        none = "no return has chosen a best checkpoint yet" if which == "best" else "there is no such checkpoint"
+        listed = ", ".join(f"{base}@{updates}" for updates in found) or "none"
+        raise ValueError(f"{none}; there are {listed}. Received: {str(path)!r}")
+    return chosen[-1]
+
+
+def _is_best(checkpoint: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return json.loads((checkpoint / "run.json").read_bytes()).get("best") is True
+    return False
+
+
 def with_commit(run: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return the address of a run on the Hub with the commit that it means now; a path as it is.
+    """Return the address of a run on the Hub with the commit that it means now; a path as it is, a checkpoint's folder.
 
     Raises what `local_path` raises.
     """
     if not is_on_hub(run):
-        return run
+        found = local_path(run)
+        return run if str(found) == str(run) else found
     commit = local_path(run).parent.name
     return f"hf://{_split(run)['repo']}@{commit}"
 

@@ -8,6 +8,7 @@ import logging
 import shutil
 import sys
 
+import gymnasium as gym
 import keras
 import pytest
 
@@ -16,7 +17,7 @@ from actor_learner import cli
 from actor_learner.cli.train import resumed_config, train_config
 from actor_learner.runs import tensorboard
 from actor_learner.runs.checkpoints import Checkpoints, RunState, checkpoint_folders
-from actor_learner.runs.directory import RunDirectory, read_config, run_lock
+from actor_learner.runs.directory import RunDirectory, read_config, run_lock, with_init_commit
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.resume import check_fits, check_resume, event_files, trim_event_files
 from tests.support.event_reading import scalars_of
@@ -503,3 +504,30 @@ def test_a_checkpoint_of_a_stranger_decides_nothing_outside_the_run(run_of, tmp_
     with pytest.raises(ValueError, match="Received"):
         al.train(config(run.path), resume=True)
     assert (tmp_path / "precious").read_text() == "somebody's"
+
+
+def test_a_checkpoint_is_named_by_what_it_is(run_of, tmp_path):
+    """Its network plays, is exported and begins another run; only the run itself goes on."""
+    run = run_of("finished")
+    newest, *_, first = checkpoint_folders(run.checkpoints)
+    with pytest.raises(ValueError, match=f"no return has chosen a best .*@{int(first.name)}, .* Received: .*@best"):
+        al.load_policy(f"{run.path}@best")
+    state = json.loads((first / "run.json").read_text())
+    (first / "run.json").write_text(json.dumps(state | {"best": True}))
+    names = {f"{run.path}@best": first, f"{run.path}@{int(first.name)}": first, f"{run.path}@latest": newest}
+    names |= {run.checkpoints / str(int(first.name)): first, run.checkpoints / "final": newest}
+    for name, folder in names.items():
+        weights = al.Policy.from_network(al.load_network(folder), gym.spaces.Discrete(2)).exported.weights
+        assert (al.load_policy(name).exported.weights == weights).all()
+    assert al.evaluate(f"{run.path}@best", episodes=2).mean > 0
+    exported = al.export(f"{run.path}@best", tmp_path / "exported")
+    assert (al.load_policy(exported).exported.weights == al.load_policy(first).exported.weights).all()
+    init = config(tmp_path / "new", init_from=f"{run.path}@best", hidden_sizes=None, normalize_observation=False)
+    assert with_init_commit(init).init_from == first
+    assert cli.main(["evaluate", f"{run.path}@latest", "--episodes", "1"]) == 0
+    with pytest.raises(
+        ValueError, match="`run_dir` must be the run itself.* take that one as init_from. Received: run"
+    ):
+        al.train(config(f"{run.path}@best"), resume=True)
+    with pytest.raises(ValueError, match="there is no such checkpoint; there are .* Received: .*@77"):
+        al.evaluate(f"{run.path}@77")
