@@ -166,6 +166,8 @@ class _Run:
         if callbacks.epoch_is_over:
             if not self.goes_on:
                 recorder.checkpoint()
+            elif recorder.was_late:
+                recorder.checkpoint_if_due()
             recorder.end_epoch()
             callbacks.epoch_ended(metrics)
         if self.goes_on:

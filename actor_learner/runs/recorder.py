@@ -68,6 +68,8 @@ class Recorder:
         self._undone_in_a_row: Counter[str] = Counter()  # by policy
         self.write_more: Callable[[Path], object] = lambda folder: None
         """Writes what belongs to nobody here into a checkpoint."""
+        self.was_late = False
+        """True if callbacks had put in other weights before a checkpoint: from then on it comes before them."""
         self.rows = 0
         """The rows that this process has written."""
 
@@ -155,6 +157,7 @@ class Recorder:
             return
         weights = self._learner.get_weights()
         has_other_weights = self._learned is not None and not all(map(np.array_equal, self._learned, weights))
+        self.was_late |= has_other_weights
         if has_other_weights or not all(np.isfinite(weight).all() for weight in weights):
             return
         self._tried_at, self._tried_updates = time.monotonic(), self._learner.updates

@@ -97,6 +97,18 @@ def test_a_callback_that_ends_the_run_with_other_weights_leaves_no_checkpoint_of
     assert [int(path.name) for path in checkpoint_folders(tmp_path / "checkpoints")] == [1]
 
 
+class Shrinks(al.callbacks.Callback):
+    """Changes the weights at the end of each epoch, for good."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.set_weights([weight * 0.9 for weight in self.model.get_weights()])
+
+
+def test_weights_that_callbacks_change_for_good_keep_no_checkpoint_from_being_written(tmp_path):
+    al.train(config(tmp_path, callbacks=[Shrinks()], total_steps=4 * 16))
+    assert [int(path.name) for path in checkpoint_folders(tmp_path / "checkpoints")] == [4, 3, 2]
+
+
 class CutShort(al.callbacks.Callback):
     """The second update is interrupted when it has changed half of the weights."""
 
