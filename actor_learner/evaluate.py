@@ -188,7 +188,8 @@ def evaluate(
     num_envs = min(num_envs or (MAX_ENVS if record is None else 1), episodes)
     if record is not None and num_envs > 1:
         raise refusal("num_envs", "1 where episodes are recorded", num_envs)
-    config, repeated = RecordedConfig(), list[Sequence[Any]]()
+    config = RecordedConfig()
+    repeated: Sequence[Sequence[Any]] = ()
     if isinstance(run_dir_or_network, (str, os.PathLike)):
         run = open_run(run_dir_or_network)
         run_dir_or_network, config = run.weights, read_config(run.path)

@@ -640,7 +640,17 @@ DEFAULT_NETWORK_FIELDS = tuple(name for name in _NETWORK_GROUP if name not in ("
 
 
 def _fields_to_json(fields: Any) -> dict[str, Any]:
-    return {field.name: _to_json(getattr(fields, field.name)) for field in dataclasses.fields(fields)}
+    found = {field.name: getattr(fields, field.name) for field in dataclasses.fields(fields)}
+    return {name: (_exactly if name in _KWARGS else _to_json)(value) for name, value in found.items()}
+
+
+_KWARGS = ("env_kwargs", "wrapper_kwargs")
+
+
+def _exactly(kwargs: Any) -> Any:
+    if isinstance(kwargs, Mapping):
+        return {name: references.exact_json(value) for name, value in kwargs.items()}
+    return [references.exact_json(value) for value in kwargs]
 
 
 def _policy_field_to_json(name: str, value: Any) -> Any:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import enum
 import importlib
 import operator
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from actor_learner.algorithms import BY_NAME
 from actor_learner.algorithms.hyperparameters import Hyperparameters
@@ -101,6 +106,12 @@ def imported(value: Any, name: str) -> Any:
         reference = str(value["import"])
         _refuse_pythons_own(reference, name)
         return resolve_reference(reference, name)
+    if set(value) == {"tuple"} and isinstance(value["tuple"], list):
+        return tuple(imported(item, name) for item in value["tuple"])
+    if set(value) == {"numpy"} and isinstance(value["numpy"], list) and len(value["numpy"]) == 2:
+        kind, number = value["numpy"]
+        if re.fullmatch(r"bool|u?int\d+|float\d+", str(kind)) and isinstance(number, int | float):
+            return np.dtype(str(kind)).type(number)
     return {key: imported(item, name) for key, item in value.items()}
 
 
@@ -126,8 +137,15 @@ def importable_name(value: object) -> str | None:
 
 def same_env(one: object, other: object) -> bool:
     """Return True if both are one environment; a callable is the one that its "module:name" names."""
-    first, second = (env if isinstance(env, str) else importable_name(env) or env for env in (one, other))
-    return bool(first == second)
+    return bool(one == other) or bool(_resolved(one) == _resolved(other))
+
+
+def _resolved(env: object) -> object:
+    """Return the name of a callable where it is defined, which may be another one than it is given by."""
+    if isinstance(env, str) and ":" in env and not is_pythons_own(env):
+        with contextlib.suppress(ValueError):
+            return _resolved(resolve_reference(env, "env"))
+    return env if isinstance(env, str) else importable_name(env) or env
 
 
 def callable_name(value: object) -> str:
@@ -141,6 +159,30 @@ def as_mark(value: object) -> dict[str, str]:
     """Return what config.json holds of a value that JSON has no form for: what to import, or only a name."""
     name = importable_name(value)
     return {"callable": callable_name(value)} if name is None else {"import": name}
+
+
+_FORMS = ("callable", "import", "numpy", "tuple")
+"""The only key of a dict of JSON that stands for a value of another type."""
+
+
+def exact_json(value: Any) -> Any:
+    """Return a value as JSON of which `imported` makes it again, in its own type; what it can't becomes a mark."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, enum.Enum) and (name := importable_name(type(value))):
+        return {"import": f"{name}.{value.name}"}
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return {"numpy": [value.dtype.name, value.item()]}
+    if type(value) in (list, tuple):
+        items = [exact_json(item) for item in value]
+        return items if isinstance(value, list) else {"tuple": items}
+    if (
+        type(value) is dict
+        and all(type(key) is str for key in value)
+        and not (len(value) == 1 and {*value} & {*_FORMS})
+    ):
+        return {key: exact_json(item) for key, item in value.items()}
+    return as_mark(value)
 
 
 def marked_name(value: Any) -> str | None:

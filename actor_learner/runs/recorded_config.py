@@ -107,6 +107,8 @@ def flat_config(data: Mapping[str, Any], *, skip: Collection[str] = ()) -> dict[
     for name, value in data.items():
         if name in skip:
             continue
+        if isinstance(value, Mapping) and len(value) == 1 and isinstance(next(iter(value.values())), list):
+            value = value.get("tuple", value)
         if isinstance(value, Mapping) and not marked_name(value):
             flat |= {f"{name}.{key}": item for key, item in flat_config(value).items()}
         else:

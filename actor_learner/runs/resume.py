@@ -20,7 +20,7 @@ from typing import Any
 
 from actor_learner.actors.group import ActorError
 from actor_learner.config.config import TrainConfig
-from actor_learner.config.references import marked_name
+from actor_learner.config.references import callable_marks, marked_name
 from actor_learner.config.settings import names_of
 from actor_learner.runs import directory
 from actor_learner.runs.artifacts import ENDED_BY, run_log
@@ -231,6 +231,8 @@ def _equal(before: Any, now: Any) -> bool:
     """Compare as JSON, so that NaN equals itself, and true isn't 1; a callable equals its name on the command line."""
     if _to_text(before) == _to_text(now) or _may_be_callable(before, now) or may_mean(now, before):
         return True
+    if isinstance(before, list) and isinstance(now, Mapping) and isinstance(now.get("tuple"), list):
+        now = now["tuple"]  # which earlier versions wrote as a list
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         return all(map(_equal, before, now))
     if isinstance(before, Mapping) and isinstance(now, Mapping) and before.keys() == now.keys():
@@ -261,6 +263,10 @@ def _restore_files(start: Start, config: TrainConfig) -> None:
     else:
         directory.confirm_run(run)
         _log.info("the run is resumed from %s, at %d env steps", start.checkpoint, state.env_steps)
+    recorded = directory.read_config(run.path)
+    if marks := [mark for name in ("env_kwargs", "wrapper_kwargs") for mark in callable_marks(recorded.get(name))]:
+        text = "the objects in env_kwargs and wrapper_kwargs are taken as given: config.json has only their types (%s)"
+        _log.warning(text, ", ".join(marks))
     for path in checkpoint_folders(run.checkpoints):
         if int(path.name) > state.updates:  # damaged: kept, but not read
             aside = path.with_name(f"{path.name}.damaged")
@@ -272,7 +278,7 @@ def _restore_files(start: Start, config: TrainConfig) -> None:
     if removed := trim_metrics(run.metrics, state.updates, state.metrics_size):
         _log.info("%d later rows of metrics.jsonl are removed", removed)
     trim_event_files(run.path, state.event_files)
-    directory.write_config(run, config, chosen=directory.read_config(run.path).chosen)
+    directory.write_config(run, config, chosen=recorded.chosen)
 
 
 def event_files(folder: Path) -> dict[str, int]:

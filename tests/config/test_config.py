@@ -1,11 +1,15 @@
 import copy
 import dataclasses
+import enum
 import functools
 import json
 import os
 import subprocess
 import sys
+from collections import OrderedDict
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -21,6 +25,7 @@ from actor_learner.config.references import (
     callable_name,
     importable_name,
     resolve_reference,
+    same_env,
 )
 from actor_learner.system.fields import ELSEWHERE
 from tests.support.processes import patience
@@ -232,9 +237,33 @@ def test_json_there_and_back():
     )
     data = json.loads(json.dumps(config.to_json(), allow_nan=False))
     assert data["algorithm"]["name"] == "a2c"
-    assert data["env_kwargs"] == {"continuous": True, "gravity": -9.5, "levels": [1, 2]}
     again = TrainConfig.from_json(data)
-    assert again == config.replace(env_kwargs=data["env_kwargs"])
+    assert again == config
+    assert [type(value) for value in again.env_kwargs["levels"]] == [int, np.int64]
+
+
+class Mode(enum.StrEnum):
+    EASY = "easy"
+    HARD = "hard"
+
+
+class Pair(NamedTuple):
+    first: int
+
+
+@pytest.mark.parametrize("value", [Mode.HARD, (1, [(2,)]), np.float32(0.1), {"a": Mode.EASY}, np.bool_(True)])
+def test_env_kwargs_come_back_in_their_types(value):
+    again = TrainConfig.from_json(json.loads(json.dumps(TrainConfig(env_kwargs={"given": value}).to_json())))
+    found = again.env_kwargs["given"]
+    assert (repr(found), type(found)) == (repr(value), type(value))
+
+
+def test_one_class_by_two_names_is_one_environment(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "Renamed", Pair, raising=False)
+    assert same_env(f"{__name__}:Renamed", f"{__name__}:Pair")
+    assert same_env(Pair, f"{__name__}:Renamed")
+    assert not same_env(f"{__name__}:Mode", f"{__name__}:Pair")
+    assert not same_env("nowhere:Pair", f"{__name__}:Pair")
 
 
 def test_json_of_a_custom_algorithm_names_its_class():
@@ -296,11 +325,15 @@ def test_only_what_an_import_gives_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "value", [{1: "a"}, {"import": "a:b"}, {"callable": "a:b"}, np.zeros(2), {3}, b"a", {"a": abs}]
+    "value",
+    [
+        *({1: "a"}, {"import": "a:b"}, {"callable": "a:b"}, {"tuple": [1]}, OrderedDict(a=1)),
+        *(np.zeros(2), {3}, b"a", {"a": abs}, Pair(1), Path("a")),
+    ],
 )
 def test_what_json_cannot_hold_is_not_taken_for_something_else(value):
     data = json.loads(json.dumps(TrainConfig(env_kwargs={"given": value}).to_json()))
-    with pytest.raises(ValueError, match=r"env_kwargs= in Python \(was (numpy|builtins):"):
+    with pytest.raises(ValueError, match=r"env_kwargs= in Python \(was [\w.]+:"):
         TrainConfig.from_json(data)
 
 
