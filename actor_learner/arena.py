@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from actor_learner.environments.environments import Environments
+from actor_learner.environments.environments import ENDLESS_STEPS, GAME_LIMIT, Environments
 from actor_learner.environments.errors import closing
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.opponents import Opponent, Opponents
@@ -142,10 +143,15 @@ def _match(
         vector_env.reset(seed=seed)
         quotas = vector_env.quotas(games)
         outcomes: list[float] = []
+        steps = 0  # since a game has ended
         while any(quotas.values()):
             seats_before = vector_env.seats_taken
             *_, infos = vector_env.step_each(chooser.act(number, vector_env.requests()))
             final = infos.get("final_info", {})
+            steps = 0 if OUTCOME in final else steps + 1
+            if steps == ENDLESS_STEPS:
+                text = f"no game of `{factory.name}` has ended in {steps:,} steps, and the arena waits for one"
+                warnings.warn(f"{text}: {GAME_LIMIT}", UserWarning, stacklevel=3)
             for row in np.flatnonzero(final.get(f"_{OUTCOME}", ())).tolist():
                 place = row, seats_before[row]
                 if quotas[place]:

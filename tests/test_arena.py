@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -125,6 +126,12 @@ class TestRuns:
         words = ["--env", GAME.replace("raw_env", factory), "--video", str(tmp_path / "videos")]
         assert main(["evaluate", str(run), "--episodes", "2", *words]) == 0
         assert len(list((tmp_path / "videos").glob("*.mp4"))) == 2
+
+
+def test_an_arena_that_waits_for_a_game_says_so(monkeypatch):
+    monkeypatch.setattr(sys.modules["actor_learner.arena"], "ENDLESS_STEPS", 2)
+    with pytest.warns(UserWarning, match="no game of .* has ended in 2 steps, and the arena waits for one: let"):
+        al.arena(["random", first_field], env=GAME, games=2)
 
 
 def test_players_of_one_s_own_need_no_run():

@@ -152,6 +152,8 @@ def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
 def _changes(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields that were given, with functions instead of their names."""
     given = given_fields(arguments)
+    for one, other in (("quiet", "verbose"), ("verbose", "quiet")):  # over what a file or the run to resume has
+        given |= {other: False} if given.get(one) and other not in given else {}
     if "callbacks" in given:
         given["callbacks"] = [name for name in given["callbacks"] if name != "none"]
     return {**given, **{name: import_network(given[name], name) for name in FUNCTIONS if name in given}}

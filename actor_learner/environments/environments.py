@@ -16,13 +16,14 @@ from gymnasium.wrappers import vector as vector_wrappers
 
 from actor_learner.environments import autoreset
 from actor_learner.environments.action_masks import ActionMasks, find_method, warn_of_unused_masks
-from actor_learner.environments.agents import ABSENT
+from actor_learner.environments.agents import ABSENT, AgentsVectorEnv, TurnGames
 from actor_learner.environments.atari import LIFE_LOST
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.buffers import Observations, first_fault, require_shape
 from actor_learner.environments.calls import Call, CallError, methods, perform
 from actor_learner.environments.episodes import Episodes, EpisodeStatistics
 from actor_learner.environments.errors import ApiError, EnvError, calling, closing, describe_error, short
+from actor_learner.environments.self_play import SelfPlayVectorEnv
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 from actor_learner.system.types import Array, Leaves
@@ -35,6 +36,7 @@ if tuple(int(number) for number in gym.__version__.split(".")[:2]) >= (1, 4):
 
 
 ENDLESS_STEPS = 100_000
+GAME_LIMIT = "let the game end by itself, as by its `max_cycles` or truncations"
 """Env steps after which an episode that hasn't ended causes a warning."""
 _SEARCHED_EPISODES = 20  # after which `info_keys` that none of them had cause a warning
 
@@ -464,9 +466,10 @@ class Environments:
         if self._step >= self._endless_at:
             self._endless_at = math.inf
             also = ", or evaluate with `max_episode_steps`" if self._actor is None else ""
+            is_game = isinstance(self.vector_env, (AgentsVectorEnv, TurnGames, SelfPlayVectorEnv))
             warnings.warn(
                 f"{self._where()}: an episode hasn't ended after {ENDLESS_STEPS:,} steps, and has no return before: "
-                f"add a TimeLimit{also}",
+                + (GAME_LIMIT if is_game else f"add a TimeLimit{also}"),
                 stacklevel=3,
             )
 

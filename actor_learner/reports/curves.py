@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -126,7 +127,7 @@ def read_curves(
     curves = []
     for env in dict.fromkeys(run.env for run in runs):
         groups = _groups([run for run in runs if run.env == env], keys)
-        _warn_of_differences(groups, keys)
+        _warn_of_differences(groups, keys, x)
         for metric in metrics:
             curves += [_curve(name, group, metric, x, BANDS[band], smoothing) for name, group in groups.items()]
     return curves
@@ -235,9 +236,17 @@ def _group_name(keys: Sequence[str], values: Sequence[Value]) -> str:
     )
 
 
-def _warn_of_differences(groups: dict[str, list[_Run]], keys: Sequence[str]) -> None:
+_OF_SPEED = frozenset(
+    field.name
+    for field in dataclasses.fields(TrainConfig)
+    if field.metadata["owner"] != "run" and field.metadata["group"] not in ("faults", "environment")
+)
+"""Settings that change when a return is reached, also those that don't change which."""
+
+
+def _warn_of_differences(groups: dict[str, list[_Run]], keys: Sequence[str], x: str) -> None:
     """Warn of groups whose runs differ in other settings than the seed."""
-    aside = {*WITHOUT_EFFECT, "seed", *keys}
+    aside = (WITHOUT_EFFECT - (_OF_SPEED if x == "seconds" else frozenset())) | {"seed", *keys}
     for name, runs in groups.items():
         known = dict.fromkeys(key for run in runs for key in run.config if key.partition(".")[0] not in aside)
         differ = [key for key in known if len({repr(run.config[key]) for run in runs if key in run.config}) > 1]

@@ -19,6 +19,7 @@ from actor_learner.environments.autoreset import declared_autoreset_mode
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
+from actor_learner.environments.self_play import SelfPlayVectorEnv
 from actor_learner.environments.serial import SerialVectorEnv
 from tests.support.processes import patience
 from tests.support.scripted_envs import MODES, Arrays, Row, Script, play, sync, vector_step
@@ -280,6 +281,15 @@ class TestStatistics:
         play(environments, 30)
         (warning,) = recwarn
         assert re.search(f"an episode hasn't ended after 7 steps, .*: add a TimeLimit{hint}$", str(warning.message))
+
+    def test_a_game_without_end_is_no_case_for_a_limit_of_single_environments(self, monkeypatch):
+        monkeypatch.setattr("actor_learner.environments.environments.ENDLESS_STEPS", 3)
+        vector_env = SelfPlayVectorEnv.__new__(SelfPlayVectorEnv)
+        environments = Environments(SerialVectorEnv([Script([(30, True, False)])]))
+        environments.reset(0)
+        environments.vector_env, environments._step = vector_env, 5
+        with pytest.warns(UserWarning, match="no return before: let the game end by itself, as by its `max_cycles`"):
+            environments._warn_of_endless()
 
     def test_infos_of_odd_shapes_and_types_are_no_trouble(self):
         class Odd(Script):

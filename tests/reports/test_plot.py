@@ -23,8 +23,8 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def make_run(run_dir, returns, *, first=0, every=100, seed=0, env="CartPole-v1", algorithm=None):
-    config = al.TrainConfig(run_dir=run_dir, seed=seed, env=env, algorithm=algorithm or al.PPO())
+def make_run(run_dir, returns, *, first=0, every=100, seed=0, env="CartPole-v1", algorithm=None, **more):
+    config = al.TrainConfig(run_dir=run_dir, seed=seed, env=env, algorithm=algorithm or al.PPO(), **more)
     run = create_run(config)
     for index, value in enumerate(returns):
         steps = first + every * index
@@ -132,6 +132,10 @@ def test_runs_with_other_settings_in_one_curve_are_warned_of():
     make_run("b", [1.0, 2.0], algorithm=al.PPO(gamma=0.9), seed=1)
     with pytest.warns(UserWarning, match="2 runs of CartPole-v1 .* PPO, differ in algorithm.gamma: .*--group-by algo"):
         read_curves(["a", "b"])
+    make_run("c", [1.0, 2.0], algorithm=al.PPO(gamma=0.9), acting="device", seed=2)
+    read_curves(["b", "c"])
+    with pytest.warns(UserWarning, match="differ in acting: .*--group-by acting"):
+        read_curves(["b", "c"], x="seconds")
 
 
 def make_five_runs():

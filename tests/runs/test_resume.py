@@ -429,7 +429,9 @@ def test_the_command_line_takes_the_runs_own_config_but_for_its_path(begun, tmp_
     assert type(resumed("--algorithm", "a2c").algorithm) is al.A2C
     begun.path.rename(tmp_path / "moved")
     assert str(resumed_config(cli.parse(["train", "--resume=moved"])).run_dir) == "moved"
-    create_run(al.TrainConfig(algorithm=al.Impala(), run_dir="run"))  # whose flags are understood
+    create_run(al.TrainConfig(verbose=True, run_dir="run", overwrite=True))
+    assert (resumed("--quiet").quiet, resumed("--quiet").verbose, resumed().verbose) == (True, False, True)
+    create_run(al.TrainConfig(algorithm=al.Impala(), run_dir="run", overwrite=True))  # whose flags are understood
     assert resumed("--vf-coef", "0.25").algorithm == al.Impala(vf_coef=0.25)
 
 
