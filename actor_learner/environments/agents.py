@@ -18,9 +18,11 @@ from actor_learner.environments.games import (
     batch_of,
     close_game,
     course_of,
+    ends_of,
     mask_space,
     require_agents,
     require_known,
+    require_observed,
     shared_spaces,
     split,
     state_of,
@@ -106,8 +108,8 @@ class ParallelGames:
         self._remember(number, observations, infos)
         for agent in playing:
             member, row = places[agent]
-            terminated = ended[agent] or (agent not in game.agents and not cut_off[agent])
-            member.take(row, rewards[agent], terminated, cut_off[agent], infos.get(agent, {}))
+            flags = ends_of(agent, game, self.name, rewards, ended, cut_off)
+            member.take(row, rewards[agent], *flags, infos.get(agent, {}))
         if all(ended.get(agent) or cut_off.get(agent) for agent in game.agents):
             self._start(number)
 
@@ -118,6 +120,7 @@ class ParallelGames:
     def _remember(self, number: int, observations: Mapping[Any, Any], infos: Mapping[Any, dict[str, Any]]) -> None:
         places = self._places[number]
         require_known(observations, places, self.name)
+        require_observed(self.games[number].agents, observations, self.name)
         for agent, observation in observations.items():
             member, row = places[agent]
             member.see(row, observation, infos.get(agent, {}))

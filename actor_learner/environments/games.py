@@ -93,6 +93,32 @@ def require_known(agents: Iterable[Agent], known: Collection[Agent], name: str) 
         raise EnvError(f"{expected}. Received: agent={min(unknown, key=str)!r}")
 
 
+def require_observed(agents: Iterable[Agent], observations: Collection[Agent], name: str) -> None:
+    """Raise EnvError where an agent of a game gets no observation: it would act on an older one."""
+    if missing := [agent for agent in agents if agent not in observations]:
+        expected = f"`{name}` must give an observation to each of its `agents`"
+        raise EnvError(f"{expected}. Received: none of {missing[0]!r}")
+
+
+def ends_of(agent: Agent, game: Any, name: str, rewards: Any, terminated: Any, truncated: Any) -> tuple[bool, bool]:
+    """Return whether a step of a Parallel game terminated an agent that acted, and whether it cut it off.
+
+    Raises EnvError where a dict of results lacks the agent, and where the agent left the game without either flag.
+    """
+    for what, found in (("rewards", rewards), ("terminations", terminated), ("truncations", truncated)):
+        if agent not in found:
+            expected = f"`step` of `{name}` must return {what} of all agents that acted"
+            raise EnvError(f"{expected}. Received: none of {agent!r}")
+    ended, cut_off = bool(terminated[agent]), bool(truncated[agent])
+    if not (ended or cut_off or agent in game.agents):
+        expected = (
+            f"`{name}` must say how an agent that leaves `agents` ended, by `terminations` or `truncations`; "
+            "one that only waits for a step stays in `agents`"
+        )
+        raise EnvError(f"{expected}. Received: neither for {agent!r}")
+    return ended, cut_off
+
+
 def batch_of(space: Any, observations: Sequence[Any], name: str) -> Any:
     """Return observations of a space as a batch. Raises EnvError for one of another shape. name: whose they are."""
     out: Any = create_empty_array(space, len(observations))
@@ -287,16 +313,15 @@ class Rounds(Course):
         observations, rewards, terminated, truncated, infos = self._game.step(
             {agent: actions[agent] for agent in self.deciding}
         )
-        remaining = set(self._game.agents)
         self.ends = {}
         for agent in actions:
+            ended, cut_off = ends_of(agent, self._game, self._name, rewards, terminated, truncated)
             self.returns[agent] = self.returns.get(agent, 0.0) + float(rewards[agent])
-            ended, cut_off = bool(terminated.get(agent)), bool(truncated.get(agent))
-            if ended or cut_off or agent not in remaining:
+            if ended or cut_off:
                 seen = observations.get(agent, self.deciding[agent].observation)
                 info = dict(infos.get(agent, {}))
                 observation, mask = split(copy.deepcopy(seen), info)  # a game may write the next one over it
-                self.ends[agent] = End(observation, float(rewards[agent]), ended or not cut_off, cut_off, info, mask)
+                self.ends[agent] = End(observation, float(rewards[agent]), ended, cut_off, info, mask)
         self._ask(observations, infos, rewards)
 
     def _ask(self, observations: Mapping[Agent, Any], infos: Mapping[Agent, Any], rewards: Mapping[Agent, Any]) -> None:
@@ -305,5 +330,6 @@ class Rounds(Course):
             require_known([agent], self.agents, self._name)
             if agent not in self.ends:
                 self.returns.setdefault(agent, 0.0)
+                require_observed([agent], observations, self._name)
                 observation, mask = split(observations[agent], infos.get(agent, {}))
                 self.deciding[agent] = Turn(observation, self._mask(agent, mask), float(rewards.get(agent, 0.0)))

@@ -15,7 +15,7 @@ from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
-from actor_learner.environments.games import of_supersuit
+from actor_learner.environments.games import course_of, of_supersuit
 from tests.support.agents_game import LastStanding
 from tests.support.bomb_game import Bomb
 
@@ -286,3 +286,35 @@ class Incomplete(AnyVectorEnv):
 def test_actors_need_the_number_that_they_ask_for_and_single_spaces(factory, message):
     with pytest.raises(EnvError, match=message):
         resolve_env(factory).make(8)
+
+
+class Waiting(LastStanding):
+    """Leaves out its first agent in the second step, and in what it returns then, `missing`."""
+
+    missing = ""
+
+    def step(self, actions):
+        results = super().step(actions)
+        first = self.possible_agents[0]
+        if self.steps == 1:
+            self.agents = [agent for agent in self.agents if agent != first or self.missing]
+            place = ["observations", "rewards", "terminations", "truncations"]
+            for number in [place.index(self.missing)] if self.missing else ():
+                results[number].pop(first)
+        return results
+
+
+@pytest.mark.parametrize("missing", ["", "observations", "rewards", "terminations", "truncations"])
+def test_an_agent_that_waits_is_never_counted_as_dead(missing):
+    message = rf"(an observation to each of its `agents`|{missing} of all agents that acted). Received: none of"
+    if not missing:
+        message = r"must say how an agent that leaves `agents` ended.*stays in `agents`. Received: neither for"
+    game = Waiting()
+    game.missing = missing
+    with pytest.raises(EnvError, match=message):
+        played(2, game)
+    course = course_of(Waiting(), "game")
+    course._game.missing = missing
+    course.start(7)
+    with pytest.raises(EnvError, match=message):
+        course.play(dict.fromkeys(course.deciding, 0))
