@@ -118,10 +118,9 @@ class Environments:
         self._mode_checked = False
         self._step_checked = self._reset_checked = False
         self._step = 0
-        self._statistics = EpisodeStatistics(self.num_envs, info_keys, _recorders(vector_env))
-        self._uses_recorded_episodes = self.autoreset_mode in _RECORDING_MODES or not _has(
-            vector_env, vector_wrappers.RecordEpisodeStatistics
-        )
+        recorded = _has(vector_env, vector_wrappers.RecordEpisodeStatistics)
+        self._statistics = EpisodeStatistics(self.num_envs, info_keys, _recorders(vector_env), bounded=recorded)
+        self._uses_recorded_episodes = self.autoreset_mode in _RECORDING_MODES or not recorded
         self._endless_at = math.inf if actor else ENDLESS_STEPS
         if not actor:
             self._warn_of_normalization()

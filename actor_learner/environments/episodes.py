@@ -41,6 +41,9 @@ class EpisodeStatistics:
     `RecordEpisodeStatistics` of environments: one inside a wrapper that ends episodes doesn't see such an end, but its
     sums are the episode's. A truncation always ends an episode; where a wrapper terminates, the recorder starts over at
     the reset, unless it was only a lost life.
+
+    bounded: a record longer than the count of steps isn't believed: a vector wrapper's goes on where a limit outside of
+    it ended the episode.
     """
 
     def __init__(
@@ -48,11 +51,13 @@ class EpisodeStatistics:
         num_envs: int,
         info_keys: Sequence[str],
         recorders: Mapping[int, gym.wrappers.RecordEpisodeStatistics[Any, Any]] | None = None,
+        *,
+        bounded: bool = False,
     ) -> None:
         self.returns = np.zeros(num_envs)
         self.first_step = np.zeros(num_envs, dtype=np.int64)
         self._info_keys = tuple(info_keys)
-        self._recorders = recorders or {}
+        self._recorders, self._bounded = recorders or {}, bounded
         self._began: dict[int, float] = {}
         self._ends: list[_End] = []
         self._missing = dict.fromkeys(key for key in info_keys if key != DEFAULT_KEY)  # no episode has had them yet
@@ -72,6 +77,8 @@ class EpisodeStatistics:
         """
         for row in np.flatnonzero(ended).tolist():
             record = _recorded_episode(infos, row)
+            if self._bounded and record is not None and record[1] > step - self.first_step[row]:
+                record = None
             doubt = None if record is not None or truncated[row] else self._began.get(row)
             total, length = self._running(row, step) if record is None else record
             entries = {key: number(_entry(infos, key, row)) for key in self._info_keys}

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from hypothesis import given, settings, strategies as st
 
 from actor_learner.environments.autoreset import declared_autoreset_mode
@@ -185,6 +185,27 @@ class TestStatistics:
         assert [episode[:2] for episode in episodes[:3]] == [(6.0, 3.0), (3.0, 2.0), (6.0, 3.0)]
         _, (serial,) = play(Environments(SerialVectorEnv([make()])), 12)
         assert serial[:3] == episodes[:3]
+
+    def test_a_vector_record_that_goes_on_where_a_limit_ended_the_episode_is_not_believed(self):
+        class Limit(VectorWrapper):
+            """Cuts off after the third step, which the record inside doesn't see."""
+
+            steps = 0
+
+            def step(self, actions):
+                observation, reward, terminated, truncated, infos = self.env.step(actions)
+                self.steps += 1
+                return observation, reward, terminated, truncated | (self.steps == 3), infos
+
+        vector_env = Arrays(1)
+        environments = Environments(Limit(gym.wrappers.vector.RecordEpisodeStatistics(vector_env)))
+        environments.reset(0)
+        lengths = []
+        for step in range(1, 9):
+            vector_env.terminated[:] = step == 8
+            if (episodes := environments.step(np.zeros(1, int)).episodes) is not None:
+                lengths += episodes.lengths.tolist()
+        assert lengths == [3, 4]  # not 8: the fourth step only resets
 
     def test_an_end_without_record_inside_a_recorder_is_no_episode(self):
         class LostLife(gym.Wrapper):
