@@ -109,7 +109,7 @@ def limited_by(measured: Measured) -> Bottleneck | None:
         metrics[f"time/{name}"] = statistics.fmean(own.get(label, 0.0) for own in actors.values())
     metrics["time/waiting"] = 1 - sum(metrics[f"time/{name}"] for name in ("env", "acting", "other"))
     if config.num_actors:
-        metrics |= {f"cpu/{process}": own["cpu"] for process, own in actors.items()}
+        metrics |= {f"cpu/{process}": own["cpu"] for process, own in measured.shares.items() if "cpu" in own}
     return bottleneck(
         metrics,
         num_actors=config.num_actors,

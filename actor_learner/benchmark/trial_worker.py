@@ -19,6 +19,7 @@ from actor_learner.reports.bottleneck import environments_wait
 from actor_learner.system import compile_cache
 from actor_learner.system.child import Child, ChildEndedError
 from actor_learner.system.keras_import import freeze_what_is_imported, import_keras
+from actor_learner.system.machine import available_cores, cpu_pressure
 from actor_learner.system.memory import cpu_shares, measure as usage
 
 if TYPE_CHECKING:
@@ -163,9 +164,10 @@ class Bench:
             elapsed = time.monotonic() - started
             cpu = cpu_shares(before, usage(actors.pids), elapsed)
             shares = {name: share / updates for name, share in times.items()}
-            shares |= {f"cpu/actor_{actor}": share for actor, share in cpu.items() if actor is not None}
+            shares |= {f"cpu/{'learner' if actor is None else f'actor_{actor}'}": part for actor, part in cpu.items()}
+            shares["cpu/pressure"] = cpu_pressure()
             rows = config.unroll_length * sum(config.env_counts)
-            waits = environments_wait(shares, _MIN_ENV_TIME)
+            waits = environments_wait(shares, available_cores(), _MIN_ENV_TIME)
             return Throughput(steps, elapsed, actors.layout.size / rows, waits)
 
     @contextlib.contextmanager

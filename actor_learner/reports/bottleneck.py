@@ -14,6 +14,8 @@ _MAX_ASLEEP = 0.5  # actors whose CPU time is less than this part of their worki
 _MIN_WAITING = 0.9  # environments that take this part of the time and hardly compute limit a run on a busy machine, too
 _MAX_COMPUTING = 0.2  # the CPU time up to which they hardly compute, as a part of the actors' working time
 MIN_UPDATES = 20  # with fewer updates, work that is done once, such as the first checkpoint, may seem to limit a run
+_MIN_FULL = 0.85  # where processes use this part of the cores, one that gets little of them need wait for nothing else
+_MAX_PRESSURE = 0.3  # where processes wait for a core for this part of the time, only one that hardly computes waits
 _MIN_DISTURBING = 0.2  # other programs that use this part of the cores may limit a run, if there are too few cores
 _MIN_PRESSURE = 0.1  # there are too few cores if a process waits for one for this part of the time
 _MIN_RECEIVING = 0.5  # columns of one host that are on their way for this part of the time wait for the network
@@ -67,7 +69,7 @@ def bottleneck(
         return None
     others, pressure = metrics.get("cpu/others", 0.0), metrics.get("cpu/pressure", 0.0)
     disturbed = others >= _MIN_DISTURBING * cores and pressure >= _MIN_PRESSURE
-    if disturbed and not environments_wait(metrics, _MIN_WAITING, _MAX_COMPUTING):
+    if disturbed and not environments_wait(metrics, cores, _MIN_WAITING, _MAX_COMPUTING):
         advice = f"they use {others:.1f} of {cores} cores, and processes wait for a core {pressure:.0%} of the time"
         return Bottleneck(OTHERS, f"{advice}: only on an idle machine can more be told")
     collecting = _share(metrics, "collecting")
@@ -93,16 +95,23 @@ def bottleneck(
         larger = "a larger max_policy_lag" if max_policy_lag > 1 else "max_policy_lag=4"
         return Bottleneck("the slowest actor", f"{larger} would let the others go on")
     part = max(_WORK, key=shares.__getitem__)
-    asleep = num_actors > 0 and environments_wait(metrics, 0.0)
+    asleep = num_actors > 0 and environments_wait(metrics, cores, 0.0)
     return Bottleneck(ACTOR_TIME[part], _faster_actors(part, shares["learning"], num_actors, cores, overlaps, asleep))
 
 
-def environments_wait(metrics: Mapping[str, float], least: float, most: float = _MAX_ASLEEP) -> bool:
+def environments_wait(metrics: Mapping[str, float], cores: int, least: float, most: float = _MAX_ASLEEP) -> bool:
     """Return whether environments take a part of the actors' time, and wait in it rather than compute.
+
+    Where the cores are full, actors that compute wait for a core, too: then it is False, or `most` is less.
 
     least: that part of the time. most: the CPU time of an actor that waits, as a part of its working time.
     """
-    cpu = [value for name, value in metrics.items() if name.startswith("cpu/actor_")]
+    used = {name: value for name, value in metrics.items() if name.startswith("cpu/")}
+    pressure = used.pop("cpu/pressure", 0.0)
+    if sum(used.values()) >= _MIN_FULL * cores:
+        return False
+    most = min(most, _MAX_COMPUTING) if pressure >= _MAX_PRESSURE else most
+    cpu = [value for name, value in used.items() if name.startswith("cpu/actor_")]
     working = 1 - _share(metrics, "waiting")
     return _share(metrics, "env") >= least and sum(cpu) < len(cpu) * most * working
 

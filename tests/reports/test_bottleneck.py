@@ -85,6 +85,16 @@ def test_environments_that_wait_profit_from_more_actors_than_cores():
         assert "they wait rather than compute, so more actors than cores would help" in advice
 
 
+def test_environments_that_compute_on_full_cores_do_not_wait():
+    shares = (0.1, 0.9, 0.9, 0.0, 0.0)
+    eight = {f"cpu/actor_{actor}": 0.22 for actor in range(8)}
+    assert "they wait" not in judge(*shares, actors=8, cores=2, **eight)
+    assert "they wait" in judge(*shares, actors=8, cores=8, **eight)
+    two = {"cpu/actor_0": 0.4, "cpu/actor_1": 0.4}
+    assert "they wait" not in judge(*shares, cores=2, **two, **{"cpu/pressure": 0.6})  # of a load that isn't seen
+    assert "they wait" in judge(*shares, cores=2, **two, **{"cpu/pressure": 0.05})
+
+
 def test_a_busy_machine_is_named_before_a_part_of_the_run():
     busy = {"cpu/others": 1.26, "cpu/pressure": 0.59}
     for shares in ((0.3, 0.7, 0.6, 0.1, 0.0), (0.9, 0.1, 0.1, 0.0, 0.0)):
