@@ -28,10 +28,9 @@ from actor_learner.runs.checkpoints import learner_folder
 from actor_learner.runs.directory import RunDirectory, check_run_dir
 from actor_learner.runs.league import League
 from actor_learner.runs.resume import Start, check_resume
-from actor_learner.spaces import structure
+from actor_learner.spaces import structure, validate
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import choice_counts
-from actor_learner.spaces.validate import warn_of_narrow_bounds
 from actor_learner.system import compile_cache
 from actor_learner.system.files import one_line
 from actor_learner.system.machine import learner_cores, renew_suggestion, size_text
@@ -452,10 +451,10 @@ def has_rows(learner: Any, batch: Trajectory | Mapping[str, Trajectory]) -> bool
 
 
 def warn_of_bounds(actors: ActorPool, batch: Trajectory | Mapping[str, Trajectory]) -> None:
-    """Warn where the first batch's actions lie on the bounds of their space."""
+    """Warn where the first batch hardly fits the bounds of its spaces."""
     for policy in actors.policies:
         trajectory = batch[policy.name] if isinstance(batch, Mapping) else batch
-        warn_of_narrow_bounds(trajectory, policy.exported.spaces(), policy.exported.distribution)
+        validate.warn_of_bounds(trajectory, policy.spaces, policy.exported.distribution)
 
 
 def export_result(actors: ActorPool) -> dict[str, ExportedPolicy]:

@@ -48,10 +48,11 @@ def is_image(space: Any, image_network: str = "auto", channel_axis: int | None =
 
 
 def resembles_image(space: Any) -> bool:
-    """Return True for numbers of another dtype in the shape of an image that "nature" reads, with known channels."""
-    if not isinstance(space, Box) or is_grid(space) or len(space.shape) != 3:
+    """Return True for numbers of another dtype in the shape of an image or a stack that "nature" reads."""
+    if not isinstance(space, Box) or is_grid(space) or not 2 <= len(space.shape) <= 4:
         return False
-    return sorted(space.shape)[-2] >= _MIN_NATURE_PIXELS and _guess_channel_axis(space.shape)[0] is not None
+    known = len(space.shape) == 2 or _guess_channel_axis(space.shape)[0] is not None
+    return known and sorted(space.shape[-3:])[-2] >= _MIN_NATURE_PIXELS
 
 
 def describe_image(space: Space[Any], channel_axis: int | None = None, image_network: str = "auto") -> str:

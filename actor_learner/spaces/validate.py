@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.spaces.kinds import MultiBinary
+from actor_learner.spaces.kinds import Box, MultiBinary
 from actor_learner.spaces.leaves import check_array, check_choices, check_finite, check_leaf
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.spaces import Spaces
@@ -22,6 +22,11 @@ _HINT = ", as `reward` has [T, B]"
 
 MAX_SHARE_AT_BOUNDS = 0.6
 """The share of a new policy's Box components on a bound above which its noise is too wide for the space."""
+
+_FAR = 2.0  # standard deviations from the mean of actions beyond which bounds are out of their reach
+_MAX_RANGE = 50.0  # standard deviations that half of the bounds' distance may be
+_LOST = 4.0  # spacings of float32 that the standard deviation of an observation must be above
+_MAX_NUMBERS = 4096  # of an observation's leaf that is no picture
 
 
 def check_trajectory_type(trajectory: object) -> None:
@@ -250,28 +255,76 @@ def _check_ends(ended: Array, valid: Array) -> None:
         )
 
 
-def warn_of_narrow_bounds(trajectory: Trajectory, spaces: Spaces, distribution: str) -> None:
-    """Warn where most components of a Gaussian policy's Box actions, `[T, B, ...]`, are clipped to a bound."""
-    if distribution != "gaussian":
+def warn_of_bounds(trajectory: Trajectory, spaces: Spaces, distribution: str) -> None:
+    """Warn where a first batch's Box actions, `[T, B, ...]`, or observations hardly fit the bounds of their spaces."""
+    if not trajectory.valid.any():
         return
     pairs = zip(spaces.action.leaves, spaces.action.flatten(trajectory.action), strict=True)
-    at_bounds = [
-        np.ravel((action[trajectory.valid] <= leaf.space.low) | (action[trajectory.valid] >= leaf.space.high))
-        for leaf, action in pairs
-        if leaf.is_bounded_box
-    ]
-    share = np.concatenate(at_bounds).mean() if at_bounds else 0.0
-    if share > MAX_SHARE_AT_BOUNDS:
-        warnings.warn(
-            f"{share:.0%} of the numbers in the first batch's actions lie on a bound, because the policy's noise is "
-            f"wider than the bounds: use `distribution='squashed'`{_lower_std(spaces)}, or scale actions in a wrapper. "
-            f"Received: {spaces.gymnasium.action_space}",
-            stacklevel=3,
-        )
+    for leaf, action in pairs if distribution == "gaussian" else ():
+        if isinstance(leaf.space, Box):
+            _warn_of_actions(leaf, np.asarray(action)[trajectory.valid].reshape(-1, math.prod(leaf.shape)))
+    observed = spaces.observation.flatten(trajectory.observation)
+    for leaf, values in zip(spaces.observation.leaves, observed, strict=True):
+        if isinstance(leaf.space, Box) and leaf.path[:1] != (MASK_KEY,):
+            _warn_of_observations(leaf, np.asarray(values)[:-1][trajectory.valid])
 
 
-def _lower_std(spaces: Spaces) -> str:
+def _warn_of_actions(leaf: Leaf, action: Array) -> None:
+    """Warn where a Gaussian policy's noise and means don't suit the bounds of some components `[N, size]`."""
+    low, high = (np.reshape(bound, -1).astype(np.float64) for bound in (leaf.space.low, leaf.space.high))
+    mean, std = action.mean(axis=0, dtype=np.float64), action.std(axis=0, dtype=np.float64)
+    at_bounds = ((action <= low) | (action >= high)).mean(axis=0)
+    bounded = np.isfinite(low) & np.isfinite(high)
+    distance = np.where(bounded & (mean < low), low - mean, np.where(bounded & (mean > high), mean - high, 0.0))
+    fixed, outside = bounded & (low == high), bounded & (low < high) & (distance > _FAR * std)
+    wide = bounded & ~fixed & ~outside & (at_bounds > MAX_SHARE_AT_BOUNDS)
+    narrow = bounded & ~fixed & ~outside & (high - low > 2 * _MAX_RANGE * std)
+    squashed, rescale = "use `distribution='squashed'`", "the wrapper RescaleAction (to -1 and 1)"
+    texts = {
+        f"{at_bounds[wide].sum() / max(1, wide.sum()):.0%} of the numbers in the first batch's actions lie on a bound, "
+        f"because the policy's noise is wider than the bounds{{}}: {squashed}{_lower_std(low[wide], high[wide])}, or "
+        "scale actions in a wrapper": wide,
+        "The first batch's actions lie on a bound{}, because the policy's means begin at 0, which is far outside: use "
+        f"{rescale}, or `distribution='squashed'`": outside,
+        f"The first batch's actions cover less than a fiftieth of the bounds{{}}: {squashed} or {rescale}": narrow,
+        "Actions have only one value{}, and noise that means nothing: leave such components out": fixed,
+    }
+    for text, wrong in texts.items():
+        if wrong.any():
+            which = "" if wrong.all() else f" of {leaf.label}{_places(leaf, wrong)}"
+            warnings.warn(f"{text.format(which)}. Received: {' '.join(str(leaf.space).split())}", stacklevel=4)
+
+
+def _warn_of_observations(leaf: Leaf, values: Array) -> None:
+    """Warn of pictures above their bound, and of numbers `[N, ...]` that an offset hides in float32."""
+    received = " ".join(str(leaf.space).split())
+    if leaf.space.dtype == np.uint8 and 2 <= len(leaf.shape) <= 4 and values.size:
+        if (top := values.max()) > leaf.space.high.max():
+            text = f"{leaf.label} reaches {top}, above its bounds, by which pictures are divided: declare high=255"
+            warnings.warn(f"{text}. Received: {received}", stacklevel=4)
+    elif leaf.dtype == np.float32 and math.prod(leaf.shape) <= _MAX_NUMBERS and len(values) > 1:
+        numbers = values.reshape(len(values), -1).astype(np.float64)
+        size, std = np.abs(numbers.mean(axis=0)), numbers.std(axis=0)
+        varies = np.ptp(numbers, axis=0) > 0
+        lost = (std <= _LOST * np.spacing(size.astype(np.float32))) & (varies | (size >= 2**24))
+        if lost.any():
+            text = (
+                f"lies around {size[lost][0]:.6g}, where float32 hardly tells its values apart: subtract the offset in"
+            )
+            where = f"{leaf.label}{_places(leaf, lost)}"
+            warnings.warn(f"{where} {text} the environment. Received: {received}", stacklevel=4)
+
+
+def _places(leaf: Leaf, wrong: Array) -> str:
+    """Return the first components of a leaf that are wrong, bool `[size]`: "[0], [2] and 5 more"."""
+    found = (
+        [list(map(int, np.unravel_index(place, leaf.shape))) for place in np.flatnonzero(wrong)] if leaf.shape else []
+    )
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return ", ".join(str(place) for place in found[:3]) + more
+
+
+def _lower_std(low: Array, high: Array) -> str:
     """Return advice about the noise's width, half of the bounds' distance from 0; none where means of 0 are outside."""
-    boxes = [leaf.space for leaf in spaces.action.leaves if leaf.is_bounded_box]
-    distance = min(float(min(box.high.min(), -box.low.max())) for box in boxes)
+    distance = float(np.minimum(high, -low).min()) if len(low) else 0.0
     return f", `initial_log_std={math.log(distance / 2):.1f}`" if distance > 0 else ""

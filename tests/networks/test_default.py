@@ -485,9 +485,13 @@ def test_an_untrained_memory_keeps_most_of_its_state(memory):
     assert gate.sum() == 24
 
 
-@pytest.mark.parametrize(("shape", "images"), [((40, 40, 3), 1), ((1, 36, 36), 1), ((6, 7, 3), 0), ((40, 40), 0)])
-def test_images_of_floats_are_named(shape, images, recwarn):
-    default_network(Box(0, 1, shape, np.float32), TWO_ACTIONS, hidden_sizes=(2,))
+@pytest.mark.parametrize(
+    ("shape", "images"),
+    [((40, 40, 3), 1), ((1, 36, 36), 1), ((6, 7, 3), 0), ((40, 40), 1), ((40, 9), 0), ((2, 40, 40, 1), 1)],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16])
+def test_images_of_other_numbers_are_named(shape, images, dtype, recwarn):
+    default_network(Box(0, 1, shape, dtype), TWO_ACTIONS, hidden_sizes=(2,))
     assert sum("looks like an image" in str(one.message) for one in recwarn) == images
 
 
