@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -136,7 +138,28 @@ def _check_pictures(name: str, built: Any) -> Any:
             f"`{name}` has no renderer for pictures; a video needs an environment with "
             f'render_mode="rgb_array". Received: render_mode={mode!r}'
         )
+    if hasattr(getattr(built, "unwrapped", built), "mujoco_renderer"):
+        _choose_mujocos_renderer(name)
     return built
+
+
+def _choose_mujocos_renderer(name: str) -> None:
+    """Have MuJoCo draw by EGL, else by OSMesa, where there is no display. Raises EnvError if neither works."""
+    if sys.platform != "linux" or any(map(os.environ.get, ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"))):
+        return
+    for renderer in ("egl", "osmesa"):  # tried in another process: in this one, only the first could be loaded
+        code = f"import mujoco.{renderer} as renderer; renderer.GLContext(8, 8)"
+        variables = {**os.environ, "MUJOCO_GL": renderer}
+        if (
+            subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, check=False).returncode
+            == 0
+        ):
+            os.environ["MUJOCO_GL"] = renderer
+            return
+    raise EnvError(
+        f"`{name}` can't be drawn: MuJoCo needs a display, EGL or OSMesa (apt install libegl1 libgl1-mesa-dri, or "
+        "libosmesa6). Received: MUJOCO_GL isn't set, and neither works"
+    )
 
 
 def in_a_window(env: EnvFactory) -> EnvFactory | Callable[..., Any]:

@@ -302,8 +302,9 @@ class ReplayBuffer:
         if wrong.sum() > _MAX_OTHER_REWARDS * len(index):
             row = int(wrong.argmax())
             warnings.warn(
-                "`compute_reward` and the environment should give the same rewards; look for noise, and for wrappers "
-                f"that change rewards. Received: others in {wrong.sum()} of {len(index)} rows, such as {found[row]:g} "
+                "`compute_reward` and the environment should give the same rewards; look for noise, for wrappers that "
+                "change rewards, and for entries of `infos`, which are empty dicts where rewards are computed anew. "
+                f"Received: others in {wrong.sum()} of {len(index)} rows, such as {found[row]:g} "
                 f"for {fields['reward'][row]:g}",
                 stacklevel=4,
             )

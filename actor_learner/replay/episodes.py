@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from actor_learner.spaces.kinds import Tuple, middle
-from actor_learner.spaces.leaves import check_array, check_values
+from actor_learner.spaces.leaves import check_array, check_choices, check_values
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import Leaf, Structure
+from actor_learner.spaces.structure import Leaf, Structure, choice_counts
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.fields import refusal
 from actor_learner.system.types import Array
@@ -92,6 +92,8 @@ def _stacked(structure: Structure, columns: Sequence[Any], *, squashed: bool = F
 def _leaf(leaf: Leaf, column: Sequence[Any], squashed: bool) -> Array:
     steps = [check_array(leaf.label, value, leaf.shape, hint=" in each step") for value in column]
     values = np.stack(steps)[:, None]
+    if choice_counts(leaf.space) and values.dtype.kind in "biuf":
+        check_choices(leaf, values, from_start=True)
     if leaf.start is not None:
         values = values - leaf.start
     if squashed and leaf.is_bounded_box:

@@ -226,13 +226,18 @@ def _groups(runs: Sequence[_Run], keys: Sequence[str]) -> dict[str, list[_Run]]:
         groups.setdefault(tuple(str(it) if isinstance(it, bool) else it for it in values), []).append(run)  # True is 1
     if all(isinstance(value, int | float) for values in groups for value in values):
         groups = dict(sorted(groups.items()))
-    return {_group_name(keys, values): group for values, group in groups.items()}
+    for digits in (4, 8, 17):  # as few as tell the groups apart
+        names = [_group_name(keys, values, digits) for values in groups]
+        if len(set(names)) == len(groups):
+            break
+    return dict(zip(names, groups.values(), strict=True))
 
 
-def _group_name(keys: Sequence[str], values: Sequence[Value]) -> str:
+def _group_name(keys: Sequence[str], values: Sequence[Value], digits: int) -> str:
+    texts = [f"{value:.{digits}g}" if isinstance(value, float) else str(value) for value in values]
     return ", ".join(
-        str(value).rpartition(":")[2].upper() if key == "algorithm.name" else f"{key.rpartition('.')[2]}={value}"
-        for key, value in zip(keys, values, strict=True)
+        text.rpartition(":")[2].upper() if key == "algorithm.name" else f"{key.rpartition('.')[2]}={text}"
+        for key, text in zip(keys, texts, strict=True)
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +15,8 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 import actor_learner as al
+from actor_learner.environments import video
+from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.teams import PolicyOf, environments_of
 from actor_learner.environments.video import in_a_window, recorded
@@ -218,3 +222,27 @@ def test_without_a_renderer_it_is_one_line(make, policy, tmp_path, monkeypatch):
     finally:
         del gym.registry["Blind-v0"]
     assert list(tmp_path.iterdir()) == []
+
+
+class Physics(Drawn):
+    mujoco_renderer = None
+
+
+@pytest.mark.parametrize(("working", "chosen"), [(("egl", "osmesa"), "egl"), (("osmesa",), "osmesa"), ((), None)])
+@NEEDS_MOVIEPY
+def test_mujoco_is_drawn_without_a_display_or_it_is_one_line(working, chosen, monkeypatch, tmp_path):
+    for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(command, env, **options):
+        return SimpleNamespace(returncode=int(env["MUJOCO_GL"] not in working))
+
+    monkeypatch.setattr(video.subprocess, "run", run)
+    monkeypatch.setattr(video.os, "environ", dict(os.environ))
+    make = recorded(resolve_env(Physics), tmp_path, 1)
+    if chosen is None:
+        with pytest.raises(EnvError, match="`Physics` can't be drawn: MuJoCo needs a display, EGL or OSMesa"):
+            make()
+        return
+    make().close()
+    assert video.os.environ["MUJOCO_GL"] == chosen

@@ -115,6 +115,13 @@ def test_episodes_that_do_not_fit(change, message):
     assert len(buffer) == 0
 
 
+def test_choices_are_counted_in_messages_as_environments_give_them():
+    buffer = al.ReplayBuffer(Box(-1, 1, (2,)), Discrete(3, start=1), 64, unroll_length=8)
+    with pytest.raises(ValueError, match="`action` must count from 1 and be below 4, as the .* gives it. Received: 0"):
+        buffer.add_episode([np.zeros(2)] * 3, [1, 0], [0.0, 0.0], terminated=True)
+    buffer.add_episode([np.zeros(2)] * 3, [1, 3], [0.0, 0.0], terminated=True)
+
+
 def test_actions_that_a_dtype_lacks_are_not_wrapped():
     buffer = al.ReplayBuffer(Box(-1, 1, (2,)), MultiBinary(2), 64, unroll_length=8)
     observations, actions = [np.zeros(2)] * 3, [np.array([1, 0]), np.array([0, 256])]

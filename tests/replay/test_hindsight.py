@@ -314,7 +314,7 @@ def test_what_cannot_be_is_refused_in_one_line(space, hindsight, options, messag
 def test_rows_without_a_known_next_observation_keep_their_goals():
     """A simulator of the reader's own, whose trajectories don't say where episodes begin."""
     buffer = buffer_of()
-    with pytest.warns(UserWarning, match="should give the same rewards"):
+    with pytest.warns(UserWarning, match="should give the same rewards.*entries of `infos`, which are empty"):
         buffer.add(random_trajectory(observation_space=GOALS, end_rate=0.3, invalid_rate=0.1, steps=STEPS))
     rows = buffer.sample(2000)
     assert np.isfinite(rows.reward).all()

@@ -2,6 +2,7 @@ import re
 import sys
 import xml.etree.ElementTree
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from scipy import stats
 
 import actor_learner as al
 from actor_learner import cli
-from actor_learner.reports.curves import interquartile_mean, read_curves, smooth, smoothing_window
+from actor_learner.reports.curves import _groups, interquartile_mean, read_curves, smooth, smoothing_window
 from actor_learner.reports.plot import draw, plot
 from actor_learner.system.installation import install_command
 from tests.support.run_files import append_metrics, create_run
@@ -277,3 +278,9 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=re.escape(install_command("actor-learner[plots]"))):
         plot(["a"], "curve.png")
+
+
+def test_legends_print_as_few_digits_as_tell_groups_apart():
+    runs = [SimpleNamespace(config={"lr": rate}) for rate in (0.0006380556092044456, 0.0006380556192044456, 1e-3)]
+    assert list(_groups(runs[1:], ["lr"])) == ["lr=0.0006381", "lr=0.001"]
+    assert len(_groups(runs, ["lr"])) == 3
