@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -38,9 +39,30 @@ def clone(optimizer: Any) -> Any:
     return made
 
 
+def build(optimizer: Any, variables: Sequence[Any], *, own: bool = False) -> Any:
+    """Build an optimizer for variables, and return it. A policy's `log_std` isn't pulled to 0 by weight decay.
+
+    own: The variables are an algorithm's own numbers, such as a temperature's logarithm, whose 0 means nothing: they
+    don't decay, aren't replaced by averages, and Adam takes the place of optimizers whose steps grow with the variable.
+    """
+    if own and type(optimizer).__name__ in _RELATIVE:
+        import keras
+
+        optimizer = keras.optimizers.Adam.from_config({"learning_rate": optimizer.get_config()["learning_rate"]})
+    if own:
+        optimizer.ema_overwrite_frequency = None
+    kept = [optimizer._var_key(variable) for variable in variables if own or variable.name == "log_std"]
+    if kept:
+        optimizer._exclude_from_weight_decay = {*getattr(optimizer, "_exclude_from_weight_decay", ()), *kept}
+    optimizer.build(variables)
+    return optimizer
+
+
 def _finite(max_grad_norm: float | None) -> float | None:
     """Return None for an infinite norm, by which Keras would divide."""
     return None if max_grad_norm == math.inf else max_grad_norm
 
 
 NAMES = ("adam", "rmsprop")
+_RELATIVE = ("Adafactor", "Lamb")
+"""Keras's optimizers whose steps are in proportion to the size of a variable."""

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 from gymnasium.spaces import Space
 
+from actor_learner.algorithms import optimizers
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.off_policy.base import OffPolicy
@@ -176,7 +177,7 @@ class Learner:
         """Build the optimizer for a network that is built, set its first epsilon, and tell the algorithm its layers."""
         self._trainable = list(self.network.trainable_variables)
         with self._on_device():
-            self.optimizer.build(self._trainable)
+            optimizers.build(self.optimizer, self._trainable)
         self._set_epsilon()
         self.algorithm.check_layers(contract.all_layers(self.network))
 

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 from keras import tree
 
+from actor_learner.algorithms import optimizers
 from actor_learner.algorithms.off_policy.base import NETWORK, OffPolicy
 from actor_learner.learner import backend
 from actor_learner.learner.base import Learner, valid_rows
@@ -480,9 +481,9 @@ class ReplayLearner(Learner):
             self._optimizers = {NETWORK: self.optimizer}
             for group in self.algorithm.groups():
                 if group.name != NETWORK:
-                    optimizer = self.algorithm.make_optimizer()
-                    optimizer.build(models.trained(group.name))
-                    self._optimizers[group.name] = optimizer
+                    self._optimizers[group.name] = optimizers.build(
+                        self.algorithm.make_optimizer(), models.trained(group.name), own=group.name in models.variables
+                    )
             models.make_targets()
         self._models = models
         return models

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from actor_learner import algorithms
+from actor_learner.algorithms import optimizers
 from actor_learner.algorithms.a2c import A2C
 from actor_learner.algorithms.actor_critic import ActorCritic
 from actor_learner.algorithms.impala import Impala
@@ -73,6 +74,33 @@ def test_what_an_optimizer_excludes_from_weight_decay_stays_excluded(by):
     made = PPO(optimizer=given).make_optimizer()
     made.apply([keras.ops.zeros(1), keras.ops.zeros(1)], [gamma, kernel])
     assert (float(gamma[0]), float(kernel[0])) == (1.0, pytest.approx(0.95))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_weight_decay_leaves_log_std_and_what_an_algorithm_owns_alone(own):
+    log_std, kernel = (keras.Variable([1.0], name=name) for name in ("log_std", "kernel"))
+    optimizer = PPO(optimizer=keras.optimizers.AdamW(0.1, weight_decay=0.5)).make_optimizer()
+    optimizers.build(optimizer, [log_std, kernel], own=own)
+    optimizer.apply([keras.ops.zeros(1), keras.ops.zeros(1)], [log_std, kernel])
+    assert (float(log_std[0]), float(kernel[0])) == (1.0, 1.0 if own else pytest.approx(0.95))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        keras.optimizers.Adafactor(0.1),
+        keras.optimizers.Lamb(0.1),
+        keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.999, ema_overwrite_frequency=1),
+    ],
+    ids=lambda optimizer: optimizer.name,
+)
+def test_what_an_algorithm_owns_moves_as_by_adam(optimizer):
+    """Its size means nothing: Adafactor and LAMB would hardly move a number near 0."""
+    number = keras.Variable(1e-3)
+    made = optimizers.build(PPO(optimizer=optimizer).make_optimizer(), [number], own=True)
+    for _ in range(3):
+        made.apply([keras.ops.ones(())], [number])
+    assert float(number) == pytest.approx(-0.299, abs=0.01)
 
 
 @pytest.mark.parametrize("cls", [A2C, PPO, Impala])
