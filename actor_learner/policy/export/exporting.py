@@ -21,7 +21,7 @@ import keras
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space, Tuple
 
-from actor_learner.networks.contract import all_layers, call_network, policy_of
+from actor_learner.networks.contract import all_layers, call_network, policy_of, seed_states
 from actor_learner.networks.saving import load_network, obstacle, save_network
 from actor_learner.policy.export import cache
 from actor_learner.policy.export.traced import InexpressibleError
@@ -130,7 +130,7 @@ def _convert_elsewhere(network: keras.Model, spaces: Spaces, batch_size: int) ->
         environment = {**os.environ, **NO_GPU, "KERAS_BACKEND": "tensorflow"}
         child = Child(f"{__name__}:_main", [folder], name="actor-learner-convert", environment=environment)
         try:
-            child.send((modules, spaces.to_json(), batch_size))
+            child.send((modules, spaces.to_json(), batch_size, [np.asarray(one.value) for one in seed_states(network)]))
             fallbacks = child.receive(CONVERSION_TIMEOUT)
         except ChildEndedError as error:
             raise _cannot_be_rebuilt(network, str(error)) from None
@@ -153,14 +153,17 @@ def _cannot_be_rebuilt(network: keras.Model, reason: str) -> ValueError:
 def _main(descriptor: str, name: str) -> None:
     """Convert the network in a folder: the helper's side."""
     connection: Connection[Any, Any] = Connection(int(descriptor))
-    modules, spaces, batch_size = connection.recv()
+    modules, spaces, batch_size, seeds = connection.recv()
     import_keras()
     from actor_learner.policy.export.litert import convert_network
 
     for module in modules:
         if module not in sys.modules:
             importlib.import_module(module)  # registers the user's layers
-    conversion = convert_network(load_network(name), Spaces.from_json(spaces), batch_size)
+    network = load_network(name)
+    for state, value in zip(seed_states(network), seeds, strict=True):  # which Keras doesn't save
+        state.assign(value.astype(state.dtype))
+    conversion = convert_network(network, Spaces.from_json(spaces), batch_size)
     conversion.exported.save(Path(name, "policy"))
     connection.send(conversion.fallbacks)
 
