@@ -392,8 +392,9 @@ class ReplayLearner(Learner):
 
     @property
     def _normalized(self) -> list[tuple[keras.Model, Any]]:
-        """The layers that normalize observations, with their models."""
-        return [(model, layer) for model in self._all_models for layer in contract.normalization_layers(model)]
+        """The layers that normalize observations, with their models; one that models share is there once."""
+        layers = [(model, layer) for model in self._all_models for layer in contract.normalization_layers(model)]
+        return list({id(layer): (model, layer) for model, layer in layers}.values())
 
     def _merge(self, rows: Any, valid: Array) -> Snapshot:
         """Merge rows of observations into the statistics. Returns these variables as they were before."""

@@ -351,8 +351,9 @@ def all_layers(network: keras.Model) -> Iterator[keras.layers.Layer]:
 
 
 def normalization_layers(network: keras.Model) -> list[ObservationNormalization]:
-    """Return the layers whose statistics the learner updates."""
-    return [layer for layer in all_layers(network) if isinstance(layer, ObservationNormalization)]
+    """Return the layers whose statistics the learner updates, each once, however often the network calls it."""
+    layers = (layer for layer in all_layers(network) if isinstance(layer, ObservationNormalization))
+    return list({id(layer): layer for layer in layers}.values())
 
 
 def normalized_leaf(layer: ObservationNormalization, observation: Nest) -> Tensor:

@@ -447,6 +447,23 @@ def test_statistics_of_observations_are_of_each_batch_s_valid_rows_and_undone_wh
         np.testing.assert_array_equal(np.asarray(variable.value), value)
 
 
+def test_statistics_that_the_network_and_a_critic_share_count_each_row_once():
+    normalization = al.ObservationNormalization()
+    x = keras.Input((4,))
+    head = layers.Dense(2)
+    network = keras.Model(x, {"parameters": al.ActionDistribution("gaussian")(al.LogStd()(head(normalization(x))))})
+
+    def critic(observation_space, action_space):
+        seen, action = keras.Input((4,)), keras.Input((2,))
+        value = layers.Dense(1)(layers.concatenate([normalization(seen), normalization(seen), action]))
+        return keras.Model([seen, action], value)
+
+    space = Box(-1, 1, (2,))
+    learner = al.Learner(network, td3(), action_space=space, observation_space=VECTOR, critics=critic)
+    learner.update(batch(learner))
+    assert float(np.asarray(normalization.count.value)) == 32
+
+
 def test_a_network_with_dropout_has_targets():
     inputs = keras.Input((4,))
     values = layers.Dense(2)(layers.Dropout(0.5, seed=1)(inputs))
