@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -129,7 +129,7 @@ class TestRuns:
 
 
 def test_an_arena_that_waits_for_a_game_says_so(monkeypatch):
-    monkeypatch.setattr(sys.modules["actor_learner.arena"], "ENDLESS_STEPS", 2)
+    monkeypatch.setattr(importlib.import_module("actor_learner.arena"), "ENDLESS_STEPS", 2)
     with pytest.warns(UserWarning, match="no game of .* has ended in 2 steps, and the arena waits for one: let"):
         al.arena(["random", first_field], env=GAME, games=2)
 
