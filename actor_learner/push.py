@@ -116,12 +116,15 @@ def push(
         _draw_curve(run, folder / CURVE)
         if video:
             _record(run, factory, seed, is_runs_own(config, env, env_kwargs), folder / VIDEO)
+        steps = (
+            RunState.read(run.checkpoint).env_steps if run.checkpoint else last_metrics(run.metrics).get("env_steps", 0)
+        )
         facts = _Facts(
             config,
             evaluation,
             env=config.env if env is None else factory.name,
             seed=seed,
-            env_steps=_env_steps(run),
+            env_steps=int(steps),
             address=f"hf://{repo}" + (f"@{revision}" if revision else ""),
             files=[file.name for file in folder.iterdir()],
         )
@@ -129,12 +132,6 @@ def push(
             _card(facts).save(folder / CARD)
             _upload(api, folder, repo, revision, commit_message)
     return facts.address
-
-
-def _env_steps(run: RunDirectory) -> int:
-    if run.checkpoint is not None:
-        return RunState.read(run.checkpoint).env_steps
-    return int(last_metrics(run.metrics).get("env_steps", 0))
 
 
 def _prepare_repository(api: HfApi, repo: str, private: bool, revision: str | None) -> None:

@@ -17,6 +17,7 @@ from actor_learner.config.references import recorded_function
 from actor_learner.runs.checkpoints import TRAINING_RETURN
 from actor_learner.runs.meter import EPISODE_WINDOW, Meter, metric_names, of_episodes
 from actor_learner.system.fields import misfit, refusal
+from actor_learner.system.files import write_arrays
 from actor_learner.system.policies import ONLY_POLICY
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ class RunCallbacks:
 
     def write_states(self, folder: Path) -> None:
         """Write the callbacks' own states into a checkpoint."""
-        state.write(self._callbacks, folder)
+        if arrays := state.arrays_of(self._callbacks):
+            write_arrays(folder / state.FILE, arrays)
 
     def begin(self, checkpoint: Path | None = None) -> None:
         """Begins training, perhaps with the epoch and weights that BackupAndRestore restores.

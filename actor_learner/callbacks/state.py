@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from actor_learner.config.references import callable_name
-from actor_learner.system.files import listed_files, read_arrays, read_file, write_arrays
+from actor_learner.system.files import listed_files, read_arrays, read_file
 from actor_learner.system.types import Array
 
 FILE = "callbacks.npz"
@@ -41,44 +41,28 @@ def arrays_of(callbacks: Iterable[Any]) -> dict[str, Array]:
     return {_STATES: np.frombuffer(text.encode(), np.uint8), **arrays} if any(state for _, state in states) else {}
 
 
-def write(callbacks: Iterable[Any], folder: Path) -> None:
-    """Write the states of callbacks into a checkpoint."""
-    if arrays := arrays_of(callbacks):
-        write_arrays(folder / FILE, arrays)
-
-
 def restore(callbacks: Iterable[Any], folder: Path) -> None:
     """Give callbacks the states of a checkpoint: to each the first of its class that is left."""
     if FILE not in listed_files(folder):
         return
     arrays = read_arrays(read_file(folder, FILE))
-    states = list(enumerate(json.loads(arrays[_STATES].tobytes())))
+    states = dict(enumerate(json.loads(arrays[_STATES].tobytes())))
     for callback in callbacks:
-        kind = callable_name(type(callback))
-        found = next((each for each in states if each[1][0] == kind), None)
-        if found is None or not found[1][1]:
-            continue
-        states.remove(found)
-        number, (_, state) = found
-        if hasattr(callback, "set_state"):
+        number = next((number for number, (kind, _) in states.items() if kind == callable_name(type(callback))), None)
+        state = {} if number is None else states.pop(number)[1]
+        if state and hasattr(callback, "set_state"):
             callback.set_state(state)
-            continue
-        for name, value in state.items():
-            setattr(callback, name, value)
-        weights = [array for name, array in arrays.items() if name.startswith(f"{number}/")]
-        if weights:
-            callback.best_weights = weights
+        elif state:
+            vars(callback).update(state)
+            callback.best_weights = [array for name, array in arrays.items() if name.startswith(f"{number}/")] or None
 
 
 def _state_of(callback: Any) -> dict[str, Any]:
     if hasattr(callback, "get_state"):
         return dict(callback.get_state())
-    names = next((own for kind, own in _OF_KERAS.items() if isinstance(callback, _kind(kind))), ())
+    kinds = {getattr(keras.callbacks, kind, None): names for kind, names in _OF_KERAS.items()}
+    names = next((names for kind, names in kinds.items() if kind and isinstance(callback, kind)), ())
     state = {name: getattr(callback, name) for name in names if hasattr(callback, name)}
     if getattr(callback, "stopped_epoch", 0):  # a run that it ended waits anew when it is resumed
         state["wait"] = 0
     return {name: value if value is None or isinstance(value, int) else float(value) for name, value in state.items()}
-
-
-def _kind(name: str) -> Any:
-    return getattr(keras.callbacks, name, ())

@@ -3,6 +3,7 @@
 checkpoints/<updates, 10 digits>/   the learner (`Learner.save`), and run.json: the state of the run beside it;
                                     opponent-<number>.npy: the weights of a frozen version, with `self_play`;
                                     policies/<name>/: the learner of each policy, with `policies`
+                                    callbacks.npz: the states of callbacks, where one has any
 checkpoints/final                   a link to the last checkpoint of an ended run
 """
 

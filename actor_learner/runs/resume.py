@@ -200,9 +200,14 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
     if before is not None and before != now:
         differences.append(_difference("the number of environments", before, now))
     if differences:
+        others = "or give another run_dir"
+        if any("algorithm." in text for text in differences):
+            others = (
+                "or begin another one with its weights (--init-from); a callback may set the learning rate (--callback)"
+            )
         raise ValueError(
             f"`run_dir` holds a run with another config: {'; '.join(differences)}. Resume it with its own config, "
-            f"or give another run_dir. Received: run_dir={str(config.run_dir)!r}"
+            f"{others}. Received: run_dir={str(config.run_dir)!r}"
         )
 
 

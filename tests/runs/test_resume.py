@@ -440,6 +440,7 @@ def test_the_command_line_takes_the_runs_own_config_but_for_its_path(begun, tmp_
     [
         (["--resume", "nowhere"], "`--resume` holds no run: the directory isn't there. Received: --resume nowhere"),
         (["--resume", "run", "--gamma", "0.5"], "algorithm.gamma is 0.97 there, 0.5 here"),
+        (["--resume", "run", "--gamma", "0.5"], "begin another one with its weights (--init-from); a callback may set"),
         (["Acrobot-v1", "--resume", "run"], 'env is "CartPole-v1" there, "Acrobot-v1" here'),
         (["--resume", "run", "--algorithm", "a2c"], 'algorithm.name is "ppo" there, "a2c" here'),
         (["--resume", "run", "--total-steps", "10"], "total_steps (which may grow) is"),
