@@ -42,6 +42,7 @@ class ActorCritic(OnPolicy):
         ),
     }
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate", "ent_coef")
+    COMPARES_DRAWS: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -98,6 +98,12 @@ class Hyperparameters(NamedFields, ABC):
     NEVER_NEGATIVE: ClassVar[tuple[str, ...]] = ("learning_rate",)
     """Scheduled fields that must never be negative."""
 
+    COMPARES_DRAWS: ClassVar[bool] = False
+    """Whether the loss takes the ratio of the learner's and the actors' probabilities of an action."""
+
+    STRAY: ClassVar[tuple[str, ...]] = ()
+    """Methods that the learner of such an algorithm never calls."""
+
     ADAM_EPSILON: ClassVar[float] = 1e-5
     """Of the optimizer "adam", unless `adam_epsilon` says otherwise."""
 

@@ -167,8 +167,17 @@ class Learner:
         self._return_statistics = return_statistics
         self._place(network)
         self._prepare_source(critics, buffer)
+        compiled = network.optimizer if getattr(network, "compiled", False) else None
         with self._on_device():
             self.optimizer = network.optimizer = algorithm.make_optimizer()
+        if (compiled is not None and not algorithm.clones_optimizer) or _has_own_step(network):
+            given = type(compiled or network).__name__
+            warnings.warn(
+                f"The algorithm's loss and optimizer ({type(self.optimizer).__name__}) learn, not those that the "
+                "network was compiled with, nor its `train_step`: al.PPO(optimizer=...) gives another optimizer. "
+                f"Received: network={network.name!r}, {given}",
+                stacklevel=3,
+            )
         self._trainable: list[keras.Variable] | None = None
         if network.built:
             self._begin()
@@ -596,6 +605,13 @@ class Learner:
             self._begin()
         names = contract.training_dependent_layers(self.network)
         self._warn_of_training_layers(names, ", so that learner and actors agree")
+        if self.algorithm.COMPARES_DRAWS and (names := contract.drawing_layers(self.network, zeros)):
+            warnings.warn(
+                f"Layers {names} draw numbers at each call, and the learner draws others than the actors did: "
+                f"{type(self.algorithm).__name__} compares the probabilities of two policies (see approx_kl). "
+                "Leave such layers to algorithms that learn values: DQN, PQN.",
+                stacklevel=5,
+            )
         for layer in self._normalization:
             shape = contract.normalized_leaf(layer, zeros).shape[1:]
             if layer.mean.shape != shape:
@@ -650,6 +666,11 @@ class Learner:
                 "Which layers are trainable must not change after the Learner was built; build a new Learner. "
                 f"Received: {len(now)} trainable weights, {len(self._trainable)} when it was built"
             )
+
+
+def _has_own_step(network: keras.Model) -> bool:
+    """Return whether a model's class, or one that it is derived from, has a `train_step` that isn't Keras's."""
+    return not type(network).train_step.__module__.startswith("keras.")
 
 
 def valid_rows(valid: Array) -> int:

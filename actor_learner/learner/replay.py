@@ -548,7 +548,13 @@ class ReplayLearner(Learner):
 
     def _restore(self, saved: SavedLearner, directory: str | os.PathLike[str]) -> None:
         self.critics = list(saved.critics)
-        restore(self._saved_variables(), saved.arrays, directory)
+        variables, arrays = self._saved_variables(), saved.arrays
+        if isinstance(saved.trained_by, OffPolicy) and self._begins_otherwise(saved.trained_by):
+            own = ("variables/", *(f"{name}_optimizer/" for name in self.algorithm.make_variables(1)))
+            own += tuple(f"{name}_optimizer/" for name in saved.trained_by.make_variables(1))
+            variables = {name: one for name, one in variables.items() if not name.startswith(own)}
+            arrays = {name: one for name, one in arrays.items() if not name.startswith(own)}
+        restore(variables, arrays, directory)
         self.gradient_steps = int(saved.replay["gradient_steps"])
         self.offline_steps = int(saved.replay.get("offline_steps", 0))
         self._targets_at, self._seed = int(saved.replay["targets_at"]), int(saved.replay["seed"])
@@ -558,6 +564,16 @@ class ReplayLearner(Learner):
             self._due_from = max(self.env_steps, self._due_from[0]), self.gradient_steps
         size = self.algorithm.buffer_size
         self._load_buffer(directory, None if saved.replay.get("buffer_size", size) == size else size)
+
+    def _begins_otherwise(self, before: Any) -> bool:
+        """Return whether the algorithm gives its own variables other first values than the one before it did."""
+        size = self._build_models().action_size
+        with self._on_device():
+            first, others = (one.make_variables(size) for one in (self.algorithm, before))
+        return first.keys() != others.keys() or any(
+            not np.array_equal(backend.to_numpy(first[name].value), backend.to_numpy(others[name].value))
+            for name in first
+        )
 
     def _load_buffer(self, directory: str | os.PathLike[str], capacity: int | None) -> None:
         """Load the saved buffer; if there is none, or it is damaged, collect anew before learning.

@@ -67,6 +67,8 @@ class SavedLearner:
     critics: Sequence[keras.Model] = ()
     replay: Mapping[str, Any] = field(default_factory=dict)
     """The counters of an off-policy learner."""
+    trained_by: Algorithm | OffPolicy | None = None
+    """Of a learner that was read: the algorithm that it was saved with; None if no file can hold it."""
 
 
 def write_learner(saved: SavedLearner, folder: Path) -> None:
@@ -109,7 +111,12 @@ def read_learner(
         description = _read_description(state)
         arrays = read_arrays(contents["learner.npz"])
     network = network_of(contents, network, path=directory)
-    description["algorithm"] = algorithm or _algorithm(description["algorithm"], directory)
+    if algorithm is None:
+        algorithm = description["trained_by"] = _algorithm(description["algorithm"], directory)
+    elif description["algorithm"] is not None:
+        with contextlib.suppress(ValueError):  # of another version
+            description["trained_by"] = _algorithm(description["algorithm"], directory)
+    description["algorithm"] = algorithm
     spaces = description.get("observation_space"), description["action_space"]
     models = [
         network_of(contents, critics and _built(critics(*spaces), *spaces), path=directory, name=f"critic-{index}")

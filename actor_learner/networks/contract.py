@@ -345,6 +345,19 @@ def drawn_seeds(network: keras.Model, spaces: Spaces) -> list[keras.Variable]:
     return [state for state in states if scope.get_current_value(state) is not None]
 
 
+def drawing_layers(network: keras.Model, observation: Nest) -> list[str]:
+    """Return the names of the layers of a built network that draw numbers when actors call it."""
+    if not seed_states(network):
+        return []
+    with keras.StatelessScope() as scope:
+        call_network(network, keras.tree.map_structure(ops.convert_to_tensor, observation))
+
+    def draws(layer: keras.layers.Layer) -> bool:
+        return any(scope.get_current_value(generator.state) is not None for generator in layer._seed_generators)
+
+    return [layer.name for layer in all_layers(network) if draws(layer)]
+
+
 def all_layers(network: keras.Model) -> Iterator[keras.layers.Layer]:
     """Yield every layer of a network, those of nested models included."""
     yield from network._flatten_layers(include_self=False)

@@ -322,6 +322,34 @@ def test_layers_that_depend_on_training_are_named():
         learner.update(random_trajectory())
 
 
+class Noisy(layers.Layer):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.seed = keras.random.SeedGenerator(3)
+
+    def call(self, x):
+        return x + keras.random.normal(ops.shape(x), seed=self.seed)
+
+
+def test_noise_in_a_network_whose_ratio_is_taken_is_warned_of():
+    x = keras.Input((4,))
+    h = Noisy(name="my_noise")(x)
+    network = keras.Model(x, (layers.Dense(2)(h), layers.Dense(1)(h)))
+    with pytest.warns(
+        UserWarning, match=r"Layers \['my_noise'\] draw numbers at each call, and the learner draws others"
+    ):
+        al.Learner(network, al.PPO(), action_space=TWO_ACTIONS).update(random_trajectory())
+
+
+def test_what_a_network_was_compiled_with_is_told_not_to_learn():
+    network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(8,))
+    network.compile("sgd", "mse")
+    with pytest.warns(
+        UserWarning, match=r"The algorithm's loss and optimizer \(Adam\) learn, not.*Received: network='.*', SGD"
+    ):
+        al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+
+
 def test_normalization_anywhere_but_first_is_refused():
     x = keras.Input((4,))
     h = al.ObservationNormalization()(layers.Dense(7)(x))
