@@ -181,8 +181,9 @@ def _check_path(callback: Any, names: Collection[str]) -> None:
 
 def _unknown(callback: Any, argument: str, name: str, names: Collection[str]) -> str:
     close = [known for known in names if name and name in known] or difflib.get_close_matches(name, names, n=2)
+    verb = "be" if argument == "monitor" else "name"
     meant = f" (did you mean {' or '.join(map(repr, close[:2]))}?)" if close else ""
     return (
-        f"`{argument}` of {type(callback).__name__} must name a metric of the run{meant}: {', '.join(names)}; "
+        f"`{argument}` of {type(callback).__name__} must {verb} a metric of the run{meant}: {', '.join(names)}; "
         f"callbacks may add others by naming them in `reports`. Received: {argument}={name!r}"
     )
