@@ -305,8 +305,9 @@ def _warn_of_observations(leaf: Leaf, values: Array) -> None:
     elif leaf.dtype == np.float32 and math.prod(leaf.shape) <= _MAX_NUMBERS and len(values) > 1:
         numbers = values.reshape(len(values), -1).astype(np.float64)
         size, std = np.abs(numbers.mean(axis=0)), numbers.std(axis=0)
-        varies = np.ptp(numbers, axis=0) > 0
-        lost = (std <= _LOST * np.spacing(size.astype(np.float32))) & (varies | (size >= 2**24))
+        varies = np.ptp(numbers, axis=0) > 0  # or did before the cast
+        hidden = (size >= 2**24) & (leaf.space.dtype.itemsize > leaf.dtype.itemsize)
+        lost = (std <= _LOST * np.spacing(size.astype(np.float32))) & (varies | hidden)
         if lost.any():
             text = (
                 f"lies around {size[lost][0]:.6g}, where float32 hardly tells its values apart: subtract the offset in"
