@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner.actors.pool import ActorPool, PoolPolicy
+from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.pool_checks import check_listens, check_memory, check_tf32
 from actor_learner.config.settings import PoolSettings, names_of
@@ -295,8 +296,10 @@ def new_learner(
     fields: dict[str, Any] = {"total_steps": config.all_steps} | {name: getattr(config, name) for name in names}
     if config.init_from is not None:
         fields["return_statistics"] = _return_statistics(config)
+    if config.algorithm.REPLAYS or type(config.algorithm).models is not Hyperparameters.models:
+        fields["observation_space"] = actors.observation_space
     if config.algorithm.REPLAYS:
-        fields |= {"observation_space": actors.observation_space, "critics": _critics(config)}
+        fields["critics"] = _critics(config)
         fields["compute_reward"] = _reward_of(config, compute_reward)
     learner = Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
     if isinstance(learner, ReplayLearner) and (folder := _saved_learner(config)) is not None:

@@ -58,6 +58,7 @@ def main(total_steps: int = 60_000) -> tuple[float, float]:
     network, reference = build_network(), build_network()
     clone_the_rule(reference)
     network.set_weights(reference.get_weights())
+    reference.trainable = False  # no optimizer steps it
     algorithm = AnchoredPPO(reference=reference, learning_rate="linear_1e-3", epochs=4, minibatch_size=256)
     config = al.TrainConfig(env=ENV, algorithm=algorithm, network=network, total_steps=total_steps)
     run_dir = al.train(config).run_dir

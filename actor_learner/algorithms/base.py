@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from actor_learner.algorithms.hyperparameters import Hyperparameters, RewardOptions, hyperparameter
 from actor_learner.algorithms.source import ShuffledEpochs
@@ -44,6 +44,8 @@ class Algorithm(Hyperparameters):
 
     Raises ValueError for a value out of range.
     """
+
+    STRAY: ClassVar[tuple[str, ...]] = ("groups", "make_variables", "noise_columns", "further_outputs")
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -89,6 +91,14 @@ class Algorithm(Hyperparameters):
         The distribution of the actions belongs to `parameters`: `al.ActionDistribution` gives log-probabilities and
         divergences from another policy.
         """
+
+    def network_outputs(self, minibatch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the network's outputs for rows, in a `loss` alone: as it got them, for other observations too.
+
+        minibatch: That of the loss, or a copy with another `observation`; with memory, its sequences are unrolled.
+        """
+        outputs: dict[str, Tensor] = self.__dict__["_outputs"](minibatch)
+        return outputs
 
     def check_metrics(self, names: Collection[str]) -> None:
         """Raise ValueError if the loss doesn't report a metric that the algorithm needs."""

@@ -107,6 +107,16 @@ class Hyperparameters(NamedFields, ABC):
     ADAM_EPSILON: ClassVar[float] = 1e-5
     """Of the optimizer "adam", unless `adam_epsilon` says otherwise."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if stray := [name for name in cls.STRAY if name in vars(cls)]:
+            once, drawn = "learn from each batch once", "learn from a replay buffer"
+            this, other = (drawn, once) if cls.REPLAYS else (once, drawn)
+            raise TypeError(
+                f"{cls.__name__} has `{stray[0]}`, which only algorithms have that {other}: algorithms that {this} "
+                f"never call it. Received: class {cls.__name__}"
+            )
+
     @property
     def config_defaults(self) -> Mapping[str, Any]:
         """The fields of `TrainConfig` where they aren't given."""
@@ -183,6 +193,29 @@ class Hyperparameters(NamedFields, ABC):
         instance = copy.copy(self)
         for name, value in values.items():
             object.__setattr__(instance, name, value)
+        return instance
+
+    def models(self, observation_space: Any, action_space: Any) -> Mapping[str, Any]:
+        """Return what the algorithm owns beside the network, by name: none. A learner calls it once.
+
+        Keras models that are built, variables, and `keras.random.SeedGenerator`s. In the methods that are traced into
+        the update they are `self.own[name]`. Trainable variables are trained by the loss, each part by an optimizer of
+        its own, which is made like the network's and has its learning rate; of an algorithm with a replay buffer, by
+        the `LossGroup` of the part's name. Assigned ones keep what they are assigned, and each use of a seed draws
+        other numbers. All are undone, saved and loaded with the network, and never reach the actors.
+        """
+        return {}
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """What `models` returned to the learner that this algorithm is of."""
+        own: Mapping[str, Any] = self.__dict__.get("_own", {})
+        return own
+
+    def bound(self, name: str, value: Any) -> Self:
+        """Return a copy that holds a part of a learner."""
+        instance = copy.copy(self)
+        object.__setattr__(instance, name, value)
         return instance
 
     def scheduled_values(self, *, progress_remaining: float, env_steps: int) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from keras import ops
 
+from actor_learner.system.fields import refusal
 from actor_learner.system.types import Tensor
 
 
@@ -120,7 +121,12 @@ def forward_sum(term: Tensor, decay: Tensor) -> Tensor:
 
 
 def mean_valid(values: Tensor, valid: Tensor) -> Tensor:
-    """Return the mean of `values [N]` over the rows where `valid [N]`; 0 if there is none."""
+    """Return the mean of `values [N]` over the rows where `valid [N]`; 0 if there is none.
+
+    Raises ValueError for values of another shape: `[N, 1] - [N]` is `[N, N]`, each row with each.
+    """
+    if tuple(values.shape) != tuple(valid.shape):
+        raise refusal("values", f"of the shape of `valid`, {list(valid.shape)}", list(values.shape))
     weight = ops.cast(valid, values.dtype)
     return ops.sum(values * weight) / ops.maximum(ops.sum(weight), 1.0)
 

@@ -25,6 +25,7 @@ from actor_learner.learner import backend
 from actor_learner.learner.ahead import OrderAhead
 from actor_learner.learner.batch import num_environments, packed, packed_fields, sent
 from actor_learner.learner.cost import multiplications
+from actor_learner.learner.owned import Owned
 from actor_learner.learner.packing import Packed, split_weights
 from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
 from actor_learner.learner.state import SEEDS, SavedLearner, read_learner, restore, write_learner
@@ -166,6 +167,12 @@ class Learner:
         self._state_shapes: tuple[tuple[int, ...], ...] = ()
         self._return_statistics = return_statistics
         self._place(network)
+        with self._on_device():
+            self._owned = Owned(algorithm, self.spaces)
+        for model in self._owned.models:
+            self._place(model)
+        if self._owned.parts:
+            self.algorithm = algorithm = algorithm.bound("_own", self._owned.parts)
         self._prepare_source(critics, buffer)
         compiled = network.optimizer if getattr(network, "compiled", False) else None
         with self._on_device():
@@ -394,7 +401,7 @@ class Learner:
             updates=self.updates,
             random_state=self._rng.bit_generator,
             arrays={name: backend.to_numpy(variable.value) for name, variable in self._saved_variables().items()},
-            **others,
+            **{"observation_space": self.spaces.observation_space if self._owned.parts else None, **others},
         )
 
     @classmethod
@@ -458,7 +465,7 @@ class Learner:
     def _saved_variables(self) -> dict[str, keras.Variable]:
         """Return the variables of the optimizer, of reward scaling and of random layers by their names in a file."""
         scaling = self._reward_scaling.variables if self._reward_scaling else []
-        groups = {"optimizer": self.optimizer.variables, "reward_scaling": scaling}
+        groups = {"optimizer": self.optimizer.variables, "reward_scaling": scaling, **self._owned.saved}
         groups[SEEDS] = contract.seed_states(self.network)
         return {f"{name}/{index}": variable for name, group in groups.items() for index, variable in enumerate(group)}
 
@@ -491,7 +498,8 @@ class Learner:
             num_envs = num_environments(trajectory)
             self._reward_scaling = RewardScaling(num_envs, self.algorithm.rewards.gamma, self._return_statistics)
         if not with_xla:
-            backend.fuse(self.optimizer)
+            for optimizer in (self.optimizer, *self._owned.optimizers.values()):
+                backend.fuse(optimizer)
         a_minibatch = self._no_order(trajectory.valid).shape[-1] * self._sequence_rows
         self._update = Update(
             self.network,
@@ -503,6 +511,7 @@ class Learner:
             self._sequence_rows,
             self.burn_in,
             fitting=a_minibatch if "GPU" in self.device else 1,
+            owned=self._owned,
         )
         update = self._update
         self._compiled = backend.Compiled(
@@ -510,6 +519,7 @@ class Learner:
             update.state,
             with_xla=with_xla,
             tf32=self.tf32,
+            complete=True,
         )
 
     def _take_prefetched(self, trajectory: Trajectory) -> Packed | None:

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, OffPolicy
-from actor_learner.learner import backend
+from actor_learner.learner import backend, owned
 from actor_learner.networks import contract
 from actor_learner.spaces.kinds import middle
 from actor_learner.spaces.spaces import Spaces
@@ -44,6 +44,10 @@ class TrainedModels:
         self._flatten = spaces.action.flatten
         self.variables: dict[str, keras.Variable] = algorithm.make_variables(self.action_size)
         of_group = {NETWORK: [network], CRITICS: self.critics}
+        if wrong := [name for name, one in self.variables.items() if not isinstance(one, keras.Variable)]:
+            expected = f"`make_variables` of {type(algorithm).__name__} must return variables, `models` models"
+            raise ValueError(f"{expected}. Received: {wrong[0]}={self.variables[wrong[0]]!r}")
+        self.own = algorithm.own
         self._copied = [model for name in algorithm.TARGETS for model in of_group[name]]
         self._copies: dict[int, list[keras.Variable]] = {}
 
@@ -64,8 +68,16 @@ class TrainedModels:
         """Return the variables that a group trains."""
         if group in self.variables:
             return [self.variables[group]]
+        if group in self.own:
+            return owned.trained(self.own[group])
+        if group not in (NETWORK, CRITICS):
+            raise ValueError(f"A loss group must be of a model or variable that there is. Received: {group!r}")
         models = [self.network] if group == NETWORK else self.critics
         return [variable for model in models for variable in model.trainable_variables]
+
+    def is_number(self, group: str) -> bool:
+        """Return whether a group is a variable of the algorithm's own, rather than a model."""
+        return group in self.variables or isinstance(self.own.get(group), keras.Variable)
 
     def outputs(self, observation: Nest, *, target: bool = False) -> Mapping[str, Tensor]:
         """Return the network's outputs, `[M, ...]` each."""

@@ -483,7 +483,7 @@ class ReplayLearner(Learner):
             for group in self.algorithm.groups():
                 if group.name != NETWORK:
                     self._optimizers[group.name] = optimizers.build(
-                        self.algorithm.make_optimizer(), models.trained(group.name), own=group.name in models.variables
+                        self.algorithm.make_optimizer(), models.trained(group.name), own=models.is_number(group.name)
                     )
             models.make_targets()
         self._models = models
@@ -508,13 +508,14 @@ class ReplayLearner(Learner):
             update.state,
             with_xla=with_xla,
             tf32=self.tf32,
+            complete=True,
         )
 
     def _saved_variables(self) -> dict[str, keras.Variable]:
         """Return the variables beside the models by their names in a file."""
         models = self._build_models()
         groups = {f"{name}_optimizer": optimizer.variables for name, optimizer in self._optimizers.items()}
-        groups |= {"targets": models.targets, "variables": list(models.variables.values())}
+        groups |= {"targets": models.targets, "variables": list(models.variables.values()), **self._owned.saved}
         groups[SEEDS] = [state for model in self._all_models for state in contract.seed_states(model)]
         return {f"{name}/{index}": variable for name, group in groups.items() for index, variable in enumerate(group)}
 

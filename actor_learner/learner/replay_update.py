@@ -12,7 +12,17 @@ from keras import ops, tree
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, LossGroup, OffPolicy
 from actor_learner.learner import backend
 from actor_learner.learner.models import TrainedModels
-from actor_learner.learner.steps import Snapshot, Steps, all_finite, apply_gradients, have_finite_squares, vector
+from actor_learner.learner.owned import variables
+from actor_learner.learner.steps import (
+    Snapshot,
+    Steps,
+    all_finite,
+    apply_gradients,
+    check_scalar,
+    have_finite_squares,
+    vector,
+)
+from actor_learner.system.fields import refusal
 from actor_learner.system.types import Nest, Tensor
 
 _CHECKED_ROWS = 128
@@ -33,6 +43,7 @@ class ReplayUpdate(Steps):
     ) -> None:
         super().__init__(algorithm, optimizers[NETWORK])
         self._models, self._optimizers = models, dict(optimizers)
+        self._own = [variable for part in models.own.values() for variable in variables(part)]
         self._steps = keras.Variable(gradient_steps, dtype="int", trainable=False, name="gradient_steps")
         self.every: dict[str, int] = {}
         """Of metrics of groups that aren't stepped each time: the gradient steps from one of the group's to its next.
@@ -57,7 +68,7 @@ class ReplayUpdate(Steps):
         """
         before = Snapshot(self.state)
         algorithm = self._at(schedule)
-        self._share_learning_rate()
+        self._share_learning_rate(self._optimizers.values())
         backend.cond(move_before_update > 0.0, lambda: self._models.move_targets(move_before_update), self.state)
         metrics, errors = self._learn(algorithm, rows, count)
         size = min(rows["reward"].shape[1], _CHECKED_ROWS)
@@ -68,16 +79,10 @@ class ReplayUpdate(Steps):
             "weights": have_finite_squares([variable.value for variable in trained]),
             "optimizer": all_finite([variable.value for variable in optimizers]),
             "targets": all_finite([variable.value for variable in self._models.targets]),
+            **({"statistics": all_finite([one.value for one in self._own])} if self._own else {}),
             "outputs": all_finite([self._models.parameters(observation)]),
         }
         return *self._end(before, metrics, {}, ops.isfinite(vector(metrics)), parts), errors
-
-    def _share_learning_rate(self) -> None:
-        """Give every optimizer the network's learning rate, which a callback may have changed."""
-        rate = self._optimizer.learning_rate
-        for name, optimizer in self._optimizers.items():
-            if name != NETWORK and isinstance(rate, keras.Variable):  # else a Keras schedule, which each has
-                optimizer.learning_rate.assign(rate.value)
 
     @property
     def state(self) -> list[keras.Variable]:
@@ -87,6 +92,7 @@ class ReplayUpdate(Steps):
             *(variable for model in models for variable in model.variables),
             *self._models.targets,
             *self._models.variables.values(),
+            *self._own,
             *optimizers,
             self._steps,
         ]
@@ -124,6 +130,8 @@ class ReplayUpdate(Steps):
             backend.cond(due, lambda: self._models.move_targets(algorithm.tau), self.state)
         if "error" not in minibatch:
             raise ValueError(f"One of {algorithm.name}'s losses must give `error`, of every row. Received: none")
+        if (shape := tuple(minibatch["error"].shape)) != (rows := tuple(minibatch["reward"].shape)):
+            raise refusal("error", f"a number for each of the rows {list(rows)}", f"a tensor of shape {list(shape)}")
         return metrics, minibatch["error"]
 
     def _step_group(
@@ -134,16 +142,18 @@ class ReplayUpdate(Steps):
         def step(minibatch: dict[str, Nest]) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
             def loss() -> tuple[Tensor, tuple[dict[str, Tensor], dict[str, Tensor]]]:
                 of_group = group.loss(self._models, minibatch)
-                models = {NETWORK: [self._models.network], CRITICS: self._models.critics}.get(group.name, [])
-                extra = [ops.sum(ops.stack(model.losses)) for model in models if model.losses]
-                return sum(extra, of_group.value), (dict(of_group.metrics), dict(of_group.outputs))
+                own = [one for name, one in self._models.own.items() if name == group.name]
+                models = {NETWORK: [self._models.network], CRITICS: self._models.critics}.get(group.name, own)
+                extra = [ops.sum(ops.stack(model.losses)) for model in models if getattr(model, "losses", ())]
+                value = check_scalar(f"loss of {group.name}", of_group.value)
+                return sum(extra, value), (dict(of_group.metrics), dict(of_group.outputs))
 
-            variables = self._models.trained(group.name)
-            gradients, (metrics, outputs) = backend.gradients(loss, variables, self.state)
+            stepped = self._models.trained(group.name)
+            gradients, (metrics, outputs) = backend.gradients(loss, stepped, self.state)
             if algorithm.max_grad_norm is not None and not algorithm.clones_optimizer:
                 name = "gradient_norm" if group.name == NETWORK else f"{group.name}_gradient_norm"
                 metrics[name] = backend.global_norm([gradient for gradient in gradients if gradient is not None])
-            apply_gradients(self._optimizers[group.name], gradients, variables)
+            apply_gradients(self._optimizers[group.name], gradients, stepped)
             return metrics, outputs
 
         if group.every == 1:

@@ -89,9 +89,10 @@ def write_learner(saved: SavedLearner, folder: Path) -> None:
         "updates": saved.updates,
         "random_state": saved.random_state.state,
     }
+    if saved.observation_space is not None:
+        description["observation_space"] = to_json(saved.observation_space)
     if saved.replay:
-        space = None if saved.observation_space is None else to_json(saved.observation_space)
-        description |= {"observation_space": space, "critics": len(saved.critics), "replay": dict(saved.replay)}
+        description |= {"critics": len(saved.critics), "replay": dict(saved.replay)}
     (folder / "learner.json").write_text(json.dumps(stamped(description, FORMAT), indent=2) + "\n", encoding="utf-8")
 
 
@@ -178,9 +179,9 @@ def _read_description(state: Mapping[str, Any]) -> dict[str, Any]:
     bits = np.random.PCG64(0)
     bits.state = state["random_state"]
     others: dict[str, Any] = {}
+    if (space := state.get("observation_space")) is not None:
+        others["observation_space"] = to_gymnasium(from_json(space))
     if "replay" in state:
-        space = state["observation_space"]
-        others["observation_space"] = None if space is None else to_gymnasium(from_json(space))
         others |= {"critics": int(state["critics"]), "replay": dict(state["replay"])}
     return {
         **others,

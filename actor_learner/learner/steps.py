@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from actor_learner.learner import backend
+from actor_learner.system.fields import refusal
 from actor_learner.system.types import Tensor
 
 SMALL = 2**16
@@ -90,6 +91,13 @@ class Steps(ABC):
             self._optimizer.learning_rate = rate
         return self._algorithm.at(values)
 
+    def _share_learning_rate(self, optimizers: Iterable[keras.Optimizer]) -> None:
+        """Give other optimizers the network's learning rate, which a callback may have changed."""
+        rate = self._optimizer.learning_rate
+        for optimizer in optimizers:
+            if optimizer is not self._optimizer and isinstance(rate, keras.Variable):  # else each has a Keras schedule
+                optimizer.learning_rate.assign(rate.value)
+
     def _with_constants(self) -> Any:
         """Return the algorithm with a number for each schedule, for a graph that is thrown away."""
         names = [name for name in self._algorithm.SCHEDULED if getattr(self._algorithm, name) is not None]
@@ -119,7 +127,16 @@ class Steps(ABC):
 
 def vector(metrics: Mapping[str, Tensor], names: Iterable[str] | None = None) -> Tensor:
     """Return metrics as one float32 vector, in the order of `names`; None: in their own."""
+    for name, value in metrics.items():
+        check_scalar(name, value)
     return ops.stack([ops.cast(metrics[name], "float32") for name in names or metrics])
+
+
+def check_scalar(name: str, value: Tensor) -> Tensor:
+    """Return a loss or a metric. Raises ValueError for one that isn't a scalar."""
+    if shape := tuple(getattr(value, "shape", ())):
+        raise refusal(name, "a scalar, such as a mean over rows", f"a tensor of shape {list(shape)}")
+    return value
 
 
 def apply_gradients(optimizer: keras.Optimizer, gradients: Sequence[Tensor | None], variables: Sequence[Any]) -> None:

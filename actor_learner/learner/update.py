@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
+from keras import ops, tree
 
 from actor_learner.algorithms.base import Algorithm, Evaluated
 from actor_learner.learner import backend
@@ -21,8 +21,17 @@ from actor_learner.learner.batch import (
     without_invalid,
 )
 from actor_learner.learner.network_calls import NetworkCalls
+from actor_learner.learner.owned import Owned
 from actor_learner.learner.rewards import RewardScaling, clip_reward
-from actor_learner.learner.steps import Snapshot, Steps, all_finite, apply_gradients, have_finite_squares, vector
+from actor_learner.learner.steps import (
+    Snapshot,
+    Steps,
+    all_finite,
+    apply_gradients,
+    check_scalar,
+    have_finite_squares,
+    vector,
+)
 from actor_learner.networks import contract
 from actor_learner.networks.memory import require_state
 from actor_learner.spaces.spaces import Spaces
@@ -54,14 +63,20 @@ class Update(Steps):
         sequence_length: int,
         burn_in: int,
         fitting: int,
+        owned: Owned,
     ) -> None:
-        super().__init__(algorithm, optimizer)
+        super().__init__(algorithm.bound("_outputs", self._network_outputs), optimizer)
+        self._owned, own = owned, list(owned.steps)
+        self._groups = [(optimizer, list(trainable)), *own]
         self._network = network
         self._trainable = list(trainable)
         self._reward_scaling = reward_scaling
         self.calls = NetworkCalls(network, spaces, sequence_length, lambda: self.state, fitting)
         self._sequence_length, self._burn_in = sequence_length, burn_in
         self.batch_metric_names: tuple[str, ...] = ()
+
+    def _network_outputs(self, minibatch: Mapping[str, Nest]) -> dict[str, Tensor]:
+        return self.calls.outputs(minibatch, entropy=True)
 
     def __call__(
         self, batch: Mapping[str, Nest], order: Tensor, num_minibatches: Tensor, schedule: Mapping[str, Tensor]
@@ -99,11 +114,12 @@ class Update(Steps):
     def _state_parts(self) -> dict[str, list[keras.Variable]]:
         trained = {id(variable) for variable in self._trainable}
         return {
-            "weights": list(self._trainable),
-            "optimizer": list(self._optimizer.variables),
+            "weights": [variable for _, group in self._groups for variable in group],
+            "optimizer": [variable for optimizer, _ in self._groups for variable in optimizer.variables],
             "statistics": [
                 *(variable for variable in self._network.variables if id(variable) not in trained),
                 *([] if self._reward_scaling is None else self._reward_scaling.variables),
+                *self._owned.statistics,
             ],
         }
 
@@ -112,6 +128,7 @@ class Update(Steps):
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Nest]]:
         """Learn, and update the statistics. Returns metrics of minibatches, of the batch, and their rows."""
         algorithm = self._at(schedule)
+        self._share_learning_rate(self._owned.optimizers.values())
         batch = without_invalid(batch)
         batch["reward"] = self._scaled_reward(batch)
         if not self.calls.memories:
@@ -126,6 +143,7 @@ class Update(Steps):
             return evaluated
 
         fields = algorithm.rows(batch, evaluate)
+        _check_rows(algorithm, batch, fields)
         fields = {name: values for name, values in fields.items() if name not in ("start", "initial_state")}
         fields["observation"] = without_bootstrap_row(batch["observation"])
         minibatches = rows = side_by_side(fields)
@@ -171,13 +189,15 @@ class Update(Steps):
         def learn(index: Tensor, sums: Tensor, count: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
             """Return whether the minibatch ends the update, None if none can, the sums of metrics, and their number."""
             minibatch = self._minibatch(rows, order[index])
-            gradients, metrics = backend.gradients(
-                lambda: self._loss(algorithm, minibatch), self._trainable, self.state
-            )
-            metrics["gradient_norm"] = backend.global_norm([gradient for gradient in gradients if gradient is not None])
+            trained = [variable for _, group in self._groups for variable in group]
+            gradients, metrics = backend.gradients(lambda: self._loss(algorithm, minibatch), trained, self.state)
+            of_network = gradients[: len(self._trainable)]
+            metrics["gradient_norm"] = backend.global_norm([each for each in of_network if each is not None])
 
             def apply() -> None:
-                apply_gradients(self._optimizer, gradients, self._trainable)
+                left = iter(gradients)
+                for optimizer, group in self._groups:
+                    apply_gradients(optimizer, list(itertools.islice(left, len(group))), group)
 
             if (ends := algorithm.ends_update(metrics)) is None:
                 apply()
@@ -221,9 +241,23 @@ class Update(Steps):
         outputs = _zeroed_unless(minibatch["valid"], outputs, ("log_prob", "entropy", "value"))
         minibatch = _zeroed_unless(minibatch["valid"], minibatch, _LOG_PROBS)
         loss, metrics = algorithm.loss(outputs, minibatch)
-        if self._network.losses:
-            loss = loss + ops.sum(ops.stack(self._network.losses))
+        loss = check_scalar("loss", loss)
+        for model in (self._network, *self._owned.models):
+            if model.losses:
+                loss = loss + ops.sum(ops.stack(model.losses))
         return loss, {**metrics, "loss": loss}
+
+
+def _check_rows(algorithm: Algorithm, batch: Mapping[str, Nest], fields: Mapping[str, Nest]) -> None:
+    """Raise ValueError for a new field without something for each row: it would be shuffled, or dropped."""
+    shape = tuple(batch["valid"].shape)
+    for name, values in fields.items():
+        for leaf in () if values is batch.get(name) or name == "observation" else tree.flatten(values):
+            if (found := tuple(getattr(leaf, "shape", ())))[:2] != shape:
+                raise ValueError(
+                    f"What `rows` and `targets` of {type(algorithm).__name__} return must be [T, B, ...], here "
+                    f"{list(shape)}. Received: {name} of shape {list(found)}"
+                )
 
 
 def _zeroed_unless(valid: Tensor, fields: dict[str, Nest], names: tuple[str, ...]) -> dict[str, Nest]:

@@ -26,6 +26,7 @@ MEANS = {
     "two_inputs": (1_280, -2.9, 0),  # within the diagonal of the table
     "cnn": (1_024, -1, 1),
     "behaviour_cloning": (6_000, -199.9, 0),  # which chance doesn't reach
+    "curiosity": (4_096, -200.1, 0),
     "own_memory": (1_024, 0.05, 1),  # which is too short to learn
     "minigrid_memory": (2_048, 0.001, 0.999),
     "masked_dqn": (2_500, -0.999, 10),

@@ -43,7 +43,7 @@ class LossGroup(NamedTuple):
     """Weights that an optimizer steps, and their loss.
 
     Attributes:
-        name: `NETWORK`, `CRITICS`, or the name of one of the algorithm's own variables.
+        name: `NETWORK`, `CRITICS`, or the name of one of the algorithm's own models or variables.
         loss: A pure function of the models and of a minibatch: the fields of `Minibatches` but `indices`, `[M, ...]`
             each; `noise [M, noise_columns * d]`, standard normals for actions of d numbers; and the `outputs` of the
             groups before this one.
@@ -94,6 +94,7 @@ class OffPolicy(Hyperparameters):
     TARGETS: ClassVar[tuple[str, ...]] = ()
     """The groups that have slowly moving copies, `NETWORK` and `CRITICS`."""
 
+    STRAY: ClassVar[tuple[str, ...]] = ("rows", "targets", "batch_metrics", "ends_update", "source")
     ADAM_EPSILON: ClassVar[float] = 1e-8  # torch's
 
     def __post_init__(self) -> None:
@@ -223,7 +224,10 @@ class OffPolicy(Hyperparameters):
 
     @property
     def noise_columns(self) -> int:
-        """Standard normals that a row needs for each number of its action."""
+        """Standard normals that a row needs for each number of its action.
+
+        A subclass that needs more adds them to `super().noise_columns`: its own stand behind those of the base.
+        """
         return 0
 
     def move_before_update(self, before: int, after: int) -> float:

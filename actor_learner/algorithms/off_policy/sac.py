@@ -111,7 +111,7 @@ class SAC(OffPolicy):
         """Return new actions for the next observations, `[M, d]`, their log-density `[M]`, and the entropy's weight."""
         from keras import ops
 
-        noise = minibatch["noise"][:, : minibatch["noise"].shape[1] // 2]
+        noise = minibatch["noise"][:, : models.action_size]
         action, log_prob = models.sample(models.parameters(minibatch["next_observation"]), noise)
         learned = models.variables.get(_TEMPERATURE)
         ent_coef = ops.convert_to_tensor(self.ent_coef, "float32") if learned is None else ops.exp(learned.value)
@@ -122,7 +122,7 @@ class SAC(OffPolicy):
         from keras import ops
 
         observation = minibatch["observation"]
-        noise = minibatch["noise"][:, minibatch["noise"].shape[1] // 2 :]
+        noise = minibatch["noise"][:, models.action_size : 2 * models.action_size]
         action, log_prob = models.sample(models.parameters(observation), noise)
         value = self.joint_value(models.critic_values(observation, action))
         loss = ops.mean(minibatch["ent_coef"] * log_prob - value)
@@ -138,8 +138,7 @@ class SAC(OffPolicy):
         """Return -log ent_coef x the mean of log-density + target entropy (arXiv:1812.05905, eq. 18, as SB3 has it)."""
         from keras import ops
 
-        size = minibatch["noise"].shape[1] // 2
-        wanted = -float(size) if self.target_entropy == _AUTO else float(self.target_entropy)
+        wanted = -float(models.action_size) if self.target_entropy == _AUTO else float(self.target_entropy)
         log_ent_coef = models.variables[_TEMPERATURE].value
         loss = -log_ent_coef * ops.mean(minibatch["log_prob"] + wanted)
         return Loss(loss, {"ent_coef_loss": loss})

@@ -61,7 +61,7 @@ class TD3(OffPolicy):
         from keras import ops
 
         following = minibatch["next_observation"]
-        noise = minibatch["noise"] * self.target_policy_noise
+        noise = minibatch["noise"][:, : models.action_size] * self.target_policy_noise
         noise = ops.clip(noise, -self.target_noise_clip, self.target_noise_clip)
         action = ops.clip(models.mode(models.parameters(following, target=True)) + noise, -1.0, 1.0)
         value = ops.min(models.critic_values(following, action, target=True), axis=0)

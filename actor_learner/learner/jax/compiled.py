@@ -21,6 +21,7 @@ from jax.extend import core
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keras import tree
 
+from actor_learner.learner.captured import report
 from actor_learner.learner.jax.convolutions import in_canonical_order, with_enough_channels
 from actor_learner.learner.jax.devices import _local_device
 from actor_learner.learner.packing import MAX_BYTES, Packed, arrays_of, of_arrays
@@ -105,10 +106,20 @@ class Compiled:
     """A function of tensors as one program, compiled once for each shape of its arguments.
 
     function: Assigns to variables of `state` only. with_xla: Without effect: XLA compiles all of JAX. tf32: Whether
-    GPUs compute products of float32 in TF32.
+    GPUs compute products of float32 in TF32. complete: Whether `state` must hold all variables that the function uses,
+    too.
     """
 
-    def __init__(self, function: Callable[..., Any], state: Variables, *, with_xla: bool, tf32: bool = False) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        state: Variables,
+        *,
+        with_xla: bool,
+        tf32: bool = False,
+        complete: bool = False,
+    ) -> None:
+        self._scoped = _complete_scopes if complete else contextlib.nullcontext
         self.with_xla = with_xla
         self._tf32 = tf32
         self._state = _SideBySide(state)
@@ -124,7 +135,7 @@ class Compiled:
     def _trace(self, shapes: Any, arrays: Sequence[Any], arguments: Sequence[Nest | Packed]) -> Any:
         if (lowered := self._lowered.get(shapes)) is None:
             precision = jax.default_matmul_precision("tensorfloat32") if self._tf32 else contextlib.nullcontext()
-            with precision, in_canonical_order() if _on_cpu() else with_enough_channels():
+            with self._scoped(), precision, in_canonical_order() if _on_cpu() else with_enough_channels():
                 pure = self._state.pure(of_arrays(self._function, arguments, jax.lax.bitcast_convert_type))
                 lowered = jax.jit(pure, out_shardings=_placement()).lower(self._state.joined(), arrays)
                 self._lowered[shapes] = lowered
@@ -251,7 +262,46 @@ def _pure(function: Callable[..., Any], state: Variables) -> Callable[..., Any]:
 
 def _scope(variables: Variables, values: Sequence[Tensor]) -> Any:
     mapping = list(zip(variables, values, strict=True))
-    return keras.StatelessScope(mapping, collect_losses=True, initialize_variables=False)
+    kind = _CompleteScope if _CompleteScope.entered and mapping else keras.StatelessScope
+    return kind(mapping, collect_losses=True, initialize_variables=False)
+
+
+class _CompleteScope(keras.StatelessScope):  # type: ignore[misc]
+    """Reports the variables that are used in it and that it has no value of."""
+
+    entered = False
+
+    def __init__(self, mapping: Any, **options: Any) -> None:
+        super().__init__(mapping, **options)
+        self._known = {id(variable) for variable, _ in mapping}
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        if id(variable) not in self._known:
+            report(variable.path, assigned=False, trainable=variable.trainable)
+        return super().get_current_value(variable)
+
+    def add_update(self, update: Any) -> None:
+        if id(update[0]) not in self._known:
+            report(update[0].path, assigned=True, trainable=False)
+        super().add_update(update)
+
+
+class _Probe(keras.StatelessScope):  # type: ignore[misc]
+    """Gives all variables' present values, which regularizers ask it for, and keeps what is assigned to itself."""
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        found = super().get_current_value(variable)
+        return variable._value if found is None else found
+
+
+@contextlib.contextmanager
+def _complete_scopes() -> Iterator[None]:
+    """Let scopes be complete meanwhile."""
+    before, _CompleteScope.entered = _CompleteScope.entered, True
+    try:
+        yield
+    finally:
+        _CompleteScope.entered = before
 
 
 def _placement(*axes: str | None) -> Any:
@@ -390,7 +440,7 @@ def trace_once(function: Callable[..., None], *arguments: Nest) -> None:
     """Trace `function` on tensors like the arguments, and throw the graph away."""
 
     def probe(*arguments: Nest) -> None:
-        with _scope([], []):
+        with _Probe(collect_losses=True, initialize_variables=False):
             function(*arguments)
 
     jax.eval_shape(probe, *arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
+from actor_learner.learner.captured import report
 from actor_learner.learner.packing import Packed, arrays_of, of_arrays
 from actor_learner.system import compile_cache
 from actor_learner.system.types import Array, Nest, Tensor
@@ -36,10 +38,20 @@ class Compiled:
     """A function of tensors as one graph, traced once for each shape of its arguments.
 
     function: Assigns to variables of `state` only. with_xla: True: XLA compiles the graph, in the first call. The
-    compiled program is kept for later runs. tf32: Whether GPUs compute products of float32 in TF32.
+    compiled program is kept for later runs. tf32: Whether GPUs compute products of float32 in TF32. complete: Whether
+    `state` must hold all variables that the function uses, too.
     """
 
-    def __init__(self, function: Callable[..., Any], state: Variables, *, with_xla: bool, tf32: bool = False) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        state: Variables,
+        *,
+        with_xla: bool,
+        tf32: bool = False,
+        complete: bool = False,
+    ) -> None:
+        self._known = {id(variable._value) for variable in state} if complete else None
         self.with_xla, self._tf32 = with_xla, tf32
         self._function = function
         self._traced: dict[Any, Any] = {}
@@ -56,7 +68,10 @@ class Compiled:
                 _number_functions_anew()
             of_tensors = of_arrays(self._function, arguments, tf.bitcast)
             function = tf.function(lambda *tensors: of_tensors(tensors), jit_compile=self.with_xla, autograph=False)
-            traced = self._traced[shapes] = function.get_concrete_function(*arrays)
+            traced = function.get_concrete_function(*arrays)
+            if self._known is not None:
+                _report_others(traced, self._known)
+            self._traced[shapes] = traced
         return traced
 
     def __call__(self, *arguments: Nest | Packed) -> Any:
@@ -67,6 +82,25 @@ class Compiled:
             result = traced(*tensors) if self._is_compiled else compile_cache.call(traced, *tensors)
         self._is_compiled = True
         return result
+
+
+def _report_others(traced: Any, known: set[int]) -> None:
+    """Report the variables that a graph uses beside the known ones."""
+    from tensorflow.python.framework.auto_control_deps_utils import get_read_only_resource_input_indices_graph
+
+    graph = traced.graph
+    inside = {id(outside): tensor for outside, tensor in graph.captures}
+    read_only = {id(graph.inputs[index]) for index in get_read_only_resource_input_indices_graph(graph)}
+    for variable in traced.variables:
+        if id(variable) not in known:
+            assigned = id(inside.get(id(variable.handle))) not in read_only
+            report(variable.name, assigned=assigned, trainable=variable.trainable and _is_trainable(variable))
+
+
+def _is_trainable(variable: Any) -> bool:
+    """Return whether the Keras variable that holds this one is trainable: this one doesn't follow a layer's flag."""
+    found = (each for each in gc.get_objects() if issubclass(type(each), keras.Variable) and each._value is variable)
+    return all(each.trainable for each in found)
 
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,74 @@
+"""What an algorithm owns beside the network: models, variables and seeds, and an optimizer for each that it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+
+from actor_learner.algorithms import optimizers
+from actor_learner.algorithms.hyperparameters import Hyperparameters
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.system.fields import refusal
+
+
+class Owned:
+    """The parts that `algorithm.models` returns. Make it on the learner's device.
+
+    Attributes:
+        parts: models, variables and seeds by name.
+        optimizers: of parts with trainable variables, built; none with a replay buffer, where each is of a loss group.
+    """
+
+    def __init__(self, algorithm: Any, spaces: Spaces) -> None:
+        kind = type(algorithm).__name__
+        self.parts: dict[str, Any] = {}
+        if type(algorithm).models is not Hyperparameters.models:
+            if spaces.observation_space is None:
+                raise refusal("observation_space", f"given for {kind}, which has models of its own", None)
+            self.parts = dict(algorithm.models(spaces.observation_space, spaces.action_space))
+        for name, part in self.parts.items():
+            if not isinstance(part, (keras.Model, keras.Variable, keras.random.SeedGenerator)):
+                expected = "models that are built, variables and keras.random.SeedGenerators"
+                raise ValueError(f"`models` of {kind} must return {expected}. Received: {name}={part!r}")
+            if isinstance(part, keras.Model) and not part.built:
+                raise ValueError(f"`models` of {kind} must call each model once, which builds it. Received: {name!r}")
+        self.optimizers: dict[str, keras.Optimizer] = {}
+        for name, part in self.parts.items():
+            if not algorithm.REPLAYS and (found := trained(part)):
+                own = isinstance(part, keras.Variable)
+                self.optimizers[name] = optimizers.build(algorithm.make_optimizer(), found, own=own)
+
+    @property
+    def models(self) -> list[keras.Model]:
+        return [part for part in self.parts.values() if isinstance(part, keras.Model)]
+
+    @property
+    def steps(self) -> Iterator[tuple[keras.Optimizer, list[keras.Variable]]]:
+        """The optimizers, with the variables that each steps."""
+        return ((optimizer, trained(self.parts[name])) for name, optimizer in self.optimizers.items())
+
+    @property
+    def statistics(self) -> list[keras.Variable]:
+        """The variables that no optimizer of these steps."""
+        stepped = {id(variable) for _, group in self.steps for variable in group}
+        return [one for part in self.parts.values() for one in variables(part) if id(one) not in stepped]
+
+    @property
+    def saved(self) -> Mapping[str, list[keras.Variable]]:
+        """All variables, in groups by their names in a file."""
+        parts = {f"own.{name}": variables(part) for name, part in self.parts.items()}
+        return {**parts, **{f"own.{name}.optimizer": each.variables for name, each in self.optimizers.items()}}
+
+
+def variables(part: Any) -> list[keras.Variable]:
+    """Return all variables of a part."""
+    if isinstance(part, keras.Model):
+        return list(part.variables)
+    return [part.state if isinstance(part, keras.random.SeedGenerator) else part]
+
+
+def trained(part: Any) -> list[keras.Variable]:
+    """Return the variables of a part that have gradients."""
+    return [variable for variable in variables(part) if variable.trainable]
