@@ -117,6 +117,14 @@ class Hyperparameters(NamedFields, ABC):
                 f"never call it. Received: class {cls.__name__}"
             )
 
+    def __new__(cls, *arguments: Any, **values: Any) -> Self:
+        """Raise TypeError for a class whose fields are none, because it isn't a dataclass."""
+        own = vars(cls).get("__annotations__", {}) if "__dataclass_fields__" not in vars(cls) else {}
+        if found := [name for name, kind in own.items() if "ClassVar" not in str(kind)]:
+            expected = f"put @dataclass(frozen=True, kw_only=True) above it, or `{found[0]}` is no field"
+            raise TypeError(f"{cls.__name__} isn't a dataclass: {expected}. Received: class {cls.__name__}")
+        return super().__new__(cls)
+
     @property
     def config_defaults(self) -> Mapping[str, Any]:
         """The fields of `TrainConfig` where they aren't given."""
@@ -158,6 +166,13 @@ class Hyperparameters(NamedFields, ABC):
 
     def _check_schedules(self) -> None:
         """Check the form of schedules and, but for Keras's, which would load TensorFlow, their first values."""
+        for one in fields(self):
+            if (
+                "Schedule" in str(one.type)
+                and one.name not in self.SCHEDULED
+                and schedules.is_schedule(value := getattr(self, one.name))
+            ):
+                raise refusal(one.name, f"a number, or named in SCHEDULED of {type(self).__name__}", value)
         for name in self.SCHEDULED:
             value = getattr(self, name)
             if value is None and self.default(name) is None:

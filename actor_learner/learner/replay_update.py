@@ -150,7 +150,7 @@ class ReplayUpdate(Steps):
 
             stepped = self._models.trained(group.name)
             gradients, (metrics, outputs) = backend.gradients(loss, stepped, self.state)
-            if algorithm.max_grad_norm is not None and not algorithm.clones_optimizer:
+            if algorithm.max_grad_norm is not None or algorithm.clones_optimizer:
                 name = "gradient_norm" if group.name == NETWORK else f"{group.name}_gradient_norm"
                 metrics[name] = backend.global_norm([gradient for gradient in gradients if gradient is not None])
             apply_gradients(self._optimizers[group.name], gradients, stepped)

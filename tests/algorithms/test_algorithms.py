@@ -14,6 +14,7 @@ from actor_learner.algorithms.a2c import A2C
 from actor_learner.algorithms.actor_critic import ActorCritic
 from actor_learner.algorithms.impala import Impala
 from actor_learner.algorithms.ppo import PPO
+from actor_learner.algorithms.schedules import Schedule
 from tests.support.trajectories import worked_rows
 
 
@@ -332,3 +333,23 @@ def test_target_kl_of_a_subclass_ends_its_updates():
     assert CarefulA2C().ends_update(metrics) is None
     with pytest.raises(ValueError, match="`target_kl` needs a loss that reports `approx_kl`"):
         CarefulA2C(target_kl=0.01).check_metrics(["policy_loss"])
+
+
+def test_a_subclass_that_is_no_dataclass_or_forgets_a_schedule_is_told():
+    class Mine(PPO):
+        coef: float = 0.1
+
+    with pytest.raises(
+        TypeError, match=r"Mine isn't a dataclass: put @dataclass\(frozen=True, kw_only=True\) above it"
+    ):
+        Mine(coef=0.2)
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Scheduled(PPO):
+        coef: Schedule = 0.1
+
+    assert Scheduled(coef=0.2).coef == 0.2
+    with pytest.raises(
+        ValueError, match=r"`coef` must be a number, or named in SCHEDULED of Scheduled. Received: coef='lin"
+    ):
+        Scheduled(coef="linear_0.1")
