@@ -32,7 +32,7 @@ from actor_learner.actors.processes.restarts import REQUESTED
 from actor_learner.actors.transport.batches import Blocks
 from actor_learner.actors.transport.messages import Assignment, Done
 from actor_learner.config.settings import PoolSettings
-from actor_learner.environments.calls import Call, encode
+from actor_learner.environments.calls import encode
 from actor_learner.environments.errors import EnvError
 from actor_learner.spaces.spaces import Spaces, spaces_from_json, spaces_to_json
 
@@ -87,7 +87,7 @@ class ClusterActors(ArenaActors):
         except BaseException as error:
             self._fail(error)
         if self._closing:  # the broker, which ends with this thread, has time to end in order
-            self._closed.wait(2 * _CLOSE_SECONDS)
+            self._closed.wait(self._settings.close_timeout + 2 * _CLOSE_SECONDS)
 
     def _on_broker_message(self, kind: str, *content: Any, waited: float) -> None:
         if self._closing:
@@ -144,6 +144,7 @@ class ClusterActors(ArenaActors):
         self._local = ProcessActors(
             self._factory, startups, self._settings, self._logs_dir, self._memory, self._condition
         )
+        self._local.calls = self.calls
         self._broker.send("reserve", len(startups) + self._reserved)
 
     def _start_local(self) -> None:
@@ -159,7 +160,8 @@ class ClusterActors(ArenaActors):
             dataclasses.replace(self._startups[actor], incarnation=self._incarnations[actor] + takes_over)
             for actor in share.actors
         ]
-        content = HostStart(startups, self._factory, self._token, tuple(sys.argv), self._settings)
+        calls, link.calls = self.calls.since(None), self.calls.count
+        content = HostStart(startups, self._factory, self._token, tuple(sys.argv), self._settings, calls)
         self._broker.send("start", link.number, cloudpickle.dumps(content), cpus, node)
 
     # Called by the hosts' links, each in its own thread
@@ -347,11 +349,6 @@ class ClusterActors(ArenaActors):
                 if share.link is not None:
                     share.link.post(Frame(Kind.STOP, block=block))
 
-    def call(self, call: Call) -> None:
-        super().call(call)
-        if self._local is not None:
-            self._local.call(call)
-
     @property
     def _has_ended(self) -> bool:
         return self._error is not None or self._closing
@@ -399,7 +396,7 @@ class ClusterActors(ArenaActors):
     def close(self) -> None:
         if os.getpid() != self._process or self._closing:
             return
-        deadline = time.monotonic() + _CLOSE_SECONDS
+        deadline = time.monotonic() + self._settings.close_timeout + _CLOSE_SECONDS
         with self._condition:
             self._closing = True
             links = list(self._shares.links())

@@ -26,7 +26,7 @@ from actor_learner.actors.group import ActorError, ColumnSchedule, Plan
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.transport.messages import Done
 from actor_learner.config.settings import PoolSettings
-from actor_learner.environments.calls import decode
+from actor_learner.environments.calls import Call, decode
 from actor_learner.environments.errors import EnvError
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces, spaces_to_json
@@ -48,6 +48,7 @@ class HostStart:
     token: bytes
     argv: Sequence[str]
     settings: PoolSettings
+    calls: Sequence[Call]  # which the environments get before their first reset
 
 
 def identity() -> dict[str, str]:
@@ -74,6 +75,8 @@ class NodeHost:
             warnings.simplefilter("always")
             self._group = _HostActors(start.factory, start.startups, start.settings)
         self._warnings = [str(warning.message) for warning in caught]
+        for call in start.calls:
+            self._group.call(call)
         self._group.start()
 
     def listen(self, address: str) -> dict[str, Any]:

@@ -158,6 +158,13 @@ def test_no_batch_is_older_than_the_lag_over_two_machines(machines, tmp_path):
 
 
 @thorough
+def test_calls_of_an_earlier_pool_reach_every_actor(obedient):
+    make, _ = obedient
+    with make(calls=[["set_level", [5]]]) as pool:
+        assert np.all(pool.collect().reward == 5)
+
+
+@thorough
 def test_calls_prints_and_replacements_reach_every_host(obedient, capsys, tmp_path):
     make, file = obedient
     with make(logs_dir=tmp_path / "logs") as pool:
