@@ -473,11 +473,15 @@ class Environments:
             )
 
     def _warn_of_normalization(self) -> None:
-        for flag, name in (("normalize_observation", "NormalizeObservation"), ("normalize_reward", "NormalizeReward")):
+        remedies = {
+            "NormalizeObservation": "use `normalize_observation=True` instead",
+            "NormalizeReward": "use `normalize_reward=True` of on-policy algorithms or a fixed scale (TransformReward)",
+        }
+        for name, remedy in remedies.items():
             if _has(self.vector_env, getattr(gym.wrappers, name), getattr(vector_wrappers, name)):
                 warnings.warn(
                     f"{self._where()} has Gymnasium's wrapper {name}, whose statistics differ between environments "
-                    f"and are in no checkpoint; use `{flag}=True` instead.",
+                    f"and are in no checkpoint; {remedy}.",
                     stacklevel=3,
                 )
 
