@@ -13,6 +13,7 @@ from typing import Any
 
 import cloudpickle
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
@@ -426,13 +427,25 @@ def _numbered(source: Any, number: int) -> dict[str, int]:
 
 
 def _own_copies(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments for one environment alone: deep copies, but of what can't be copied, such as a lock."""
+    """Return arguments for one environment alone: deep copies, but of read-only arrays and what can't be copied."""
     memo: dict[int, Any] = {}
+    with contextlib.suppress(RecursionError):  # a list may hold itself
+        memo.update((id(array), array) for array in _read_only_arrays(kwargs))
     found = dict(kwargs)
     for name, value in kwargs.items():
+        trial = dict(memo)  # a copy that fails leaves half of itself there
         with contextlib.suppress(Exception):
-            found[name] = copy.deepcopy(value, memo)
+            found[name] = copy.deepcopy(value, trial)
+            memo = trial
     return found
+
+
+def _read_only_arrays(value: Any) -> Iterator[Any]:
+    if isinstance(value, np.ndarray) and not (value.flags.writeable or value.dtype.hasobject):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _read_only_arrays(part)
 
 
 def _callable_name(source: Callable[..., Any]) -> str:

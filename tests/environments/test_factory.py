@@ -11,6 +11,7 @@ import sys
 import threading
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -274,6 +275,26 @@ def test_each_environment_has_arguments_of_its_own():
     assert [env.unwrapped.level for env in wrapped.make(2).envs] == [3, 3]
     assert [resolve_env(Vector, {"config": config}).make(2).level for _ in range(2)] == [3, 3]
     assert config == {"level": 3}
+
+
+class HoldsLock:
+    def __init__(self):
+        self.first, self.lock, self.last = [1], threading.Lock(), 2
+
+
+def test_what_cannot_be_copied_is_whole_in_each_argument_and_read_only_arrays_are_shared():
+    held, table, own = HoldsLock(), np.arange(3.0), np.arange(3.0)
+    table.setflags(write=False)
+    kwargs = {"config": {"held": held}, "again": held, "tables": [table, own], "own": own}
+    seen = []
+    factory = resolve_env(lambda **given: seen.append(given) or Script([(1, True, False)]), kwargs, check_pickle=False)
+    factory.make(2)
+    for given in seen:
+        assert given["config"]["held"] is given["again"] is held
+        assert given["tables"][0] is table
+        assert given["tables"][1] is given["own"] is not own
+    arrays = pickle.loads(resolve_env(Script, {"episodes": [table]}).dumps()).env_kwargs["episodes"]
+    assert not arrays[0].flags.writeable
 
 
 @pytest.mark.parametrize("vectorization", ["auto", "sync"])
