@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -150,10 +151,8 @@ def _choose_mujocos_renderer(name: str) -> None:
     for renderer in ("egl", "osmesa"):  # tried in another process: in this one, only the first could be loaded
         code = f"import mujoco.{renderer} as renderer; renderer.GLContext(8, 8)"
         variables = {**os.environ, "MUJOCO_GL": renderer}
-        if (
-            subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, check=False).returncode
-            == 0
-        ):
+        with contextlib.suppress(subprocess.SubprocessError):  # it fails, or a driver hangs
+            subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, check=True, timeout=60)
             os.environ["MUJOCO_GL"] = renderer
             return
     raise EnvError(

@@ -215,16 +215,18 @@ class TestChecks:
         ):
             play(environments, 9)
 
-    def test_exit_in_other_methods(self, monkeypatch):
+    def test_exit_in_other_methods(self, monkeypatch, caplog):
         environments = Environments(SerialVectorEnv([Script([(5, True, False)])]), name="Exits-v0")
         for method, call in (
             ("reset", environments.reset),
-            ("close", environments.close),
             ("set_level", lambda: environments.call(make_call("set_level", []))),
         ):
             monkeypatch.setattr(Script, method, lambda env, **_: sys.exit("no simulator"), raising=False)
             with pytest.raises(EnvError, match=f"^`{method}` of env `Exits-v0` raised SystemExit: "):
                 call()
+        monkeypatch.setattr(Script, "close", lambda env: sys.exit("no simulator"), raising=False)
+        environments.close()
+        assert "`close` of env `Exits-v0` raised SystemExit: no simulator" in caplog.text
         with pytest.raises(EnvError, match="^env `.*` can't be built: SystemExit: 5"):
             resolve_env(lambda: sys.exit(5), check_pickle=False).make(1)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import subprocess
 from importlib.util import find_spec
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +19,7 @@ from actor_learner.environments import video
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.teams import PolicyOf, environments_of
-from actor_learner.environments.video import in_a_window, recorded
+from actor_learner.environments.video import check_recorded, in_a_window, recorded
 from actor_learner.evaluate import evaluate
 from actor_learner.policy.policy import Policy
 from tests.support.hunt_game import Hunt
@@ -229,20 +229,20 @@ class Physics(Drawn):
 
 
 @pytest.mark.parametrize(("working", "chosen"), [(("egl", "osmesa"), "egl"), (("osmesa",), "osmesa"), ((), None)])
-@NEEDS_MOVIEPY
-def test_mujoco_is_drawn_without_a_display_or_it_is_one_line(working, chosen, monkeypatch, tmp_path):
+@pytest.mark.parametrize("fault", [subprocess.TimeoutExpired, subprocess.CalledProcessError])
+def test_mujoco_is_drawn_without_a_display_or_it_is_one_line(working, chosen, fault, monkeypatch):
     for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
 
-    def run(command, env, **options):
-        return SimpleNamespace(returncode=int(env["MUJOCO_GL"] not in working))
+    def run(command, env, check, timeout, **options):
+        if env["MUJOCO_GL"] not in working:
+            raise fault(timeout, command)
 
     monkeypatch.setattr(video.subprocess, "run", run)
     monkeypatch.setattr(video.os, "environ", dict(os.environ))
-    make = recorded(resolve_env(Physics), tmp_path, 1)
     if chosen is None:
         with pytest.raises(EnvError, match="`Physics` can't be drawn: MuJoCo needs a display, EGL or OSMesa"):
-            make()
+            check_recorded(resolve_env(Physics))
         return
-    make().close()
+    check_recorded(resolve_env(Physics))
     assert video.os.environ["MUJOCO_GL"] == chosen
