@@ -260,7 +260,7 @@ def warn_of_bounds(trajectory: Trajectory, spaces: Spaces, distribution: str) ->
     if not trajectory.valid.any():
         return
     pairs = zip(spaces.action.leaves, spaces.action.flatten(trajectory.action), strict=True)
-    for leaf, action in pairs if distribution == "gaussian" else ():
+    for leaf, action in pairs if distribution == "gaussian" and trajectory.valid.sum() > 1 else ():
         if isinstance(leaf.space, Box):
             _warn_of_actions(leaf, np.asarray(action)[trajectory.valid].reshape(-1, math.prod(leaf.shape)))
     observed = spaces.observation.flatten(trajectory.observation)

@@ -67,6 +67,15 @@ def test_each_component_is_judged_by_itself(low, high, message):
     assert any(re.search(message, str(one.message)) for one in found), [str(one.message) for one in found]
 
 
+def test_a_single_action_says_nothing_about_its_noise():
+    trajectory = random_trajectory(NARROW, columns=16)
+    valid = np.zeros_like(trajectory.valid)
+    valid[0, 0] = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_bounds(trajectory._replace(valid=valid), Spaces(VECTOR, NARROW), "gaussian")
+
+
 def observed(space, values):
     trajectory = random_trajectory(Discrete(2), columns=16)
     shape = (*trajectory.reward.shape, *space.shape)
