@@ -106,9 +106,11 @@ def ends_of(agent: Agent, game: Any, name: str, rewards: Any, terminated: Any, t
     Raises EnvError where a dict of results lacks the agent, and where the agent left the game without either flag.
     """
     for what, found in (("rewards", rewards), ("terminations", terminated), ("truncations", truncated)):
-        if agent not in found:
+        try:
+            found[agent]  # not `in`: a defaultdict has it
+        except KeyError:
             expected = f"`step` of `{name}` must return {what} of all agents that acted"
-            raise EnvError(f"{expected}. Received: none of {agent!r}")
+            raise EnvError(f"{expected}. Received: none of {agent!r}") from None
     ended, cut_off = bool(terminated[agent]), bool(truncated[agent])
     if not (ended or cut_off or agent in game.agents):
         expected = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -302,6 +303,24 @@ class Waiting(LastStanding):
             for number in [place.index(self.missing)] if self.missing else ():
                 results[number].pop(first)
         return results
+
+
+class Defaulting(LastStanding):
+    """Names only what isn't 0 or False."""
+
+    def step(self, actions):
+        observations, *results, infos = super().step(actions)
+        kinds = float, bool, bool
+        found = [defaultdict(kind, {k: v for k, v in r.items() if v}) for kind, r in zip(kinds, results, strict=True)]
+        return observations, *found, infos
+
+
+def test_results_of_agents_may_be_defaults():
+    for (first, transitions), (other, others) in [(played(7, LastStanding()), played(7, Defaulting()))]:
+        np.testing.assert_array_equal(first, other)
+        for one, two in zip(transitions, others, strict=True):
+            for field in ("observation", "reward", "terminated", "truncated", "valid"):
+                np.testing.assert_array_equal(getattr(one, field), getattr(two, field))
 
 
 @pytest.mark.parametrize("missing", ["", "observations", "rewards", "terminations", "truncations"])
