@@ -33,13 +33,13 @@ class Call(NamedTuple):
 class Calls:
     """The calls so far, in order, and those of them that a new process repeats: the last one for each key.
 
-    The key is what a call sets, as its arguments tell it: the method, and before its last argument the texts and whole
-    numbers, such as the name of a parameter; of a dict its keys.
+    The key is what a call sets, as its arguments tell it: the method, and before its last argument the texts, such as
+    the name of a parameter, each with a whole number directly after it; of a dict its keys.
     """
 
     def __init__(self) -> None:
-        self._repeated: dict[str, tuple[int, Call]] = {}
-        self._recent: list[tuple[int, Call]] = []  # all, as long as they fit into a message
+        self._repeated: dict[str, tuple[int, Call, int]] = {}  # each with its number and its bytes
+        self._recent: list[tuple[int, Call, int]] = []  # all, as long as they fit into a message
         self.count = 0  # all calls so far
 
     def add(self, call: Call) -> None:
@@ -47,38 +47,44 @@ class Calls:
 
         Where more calls of its method are kept than fit, the oldest ones are dropped with a warning.
         """
-        key, entry = _key(call), (self.count + 1, call)
+        key, entry = _key(call), (self.count + 1, call, len(encode([call])))
         calls = {other: known for other, known in self._repeated.items() if other != key} | {key: entry}
-        while (size := _size(calls.values())) > MAX_CALLS_BYTES:
-            oldest = next(other for other, (_, known) in calls.items() if known.name == call.name)
+        size = _size(calls.values())
+        while size > MAX_CALLS_BYTES:
+            oldest = next(other for other, (_, known, _) in calls.items() if known.name == call.name)
             if oldest == key:
                 raise ValueError(
                     f"The arguments of `call`, of all methods together, must have at most {MAX_CALLS_BYTES} bytes as "
                     f"JSON; pass the path of a file instead. Received: {size} bytes with {call.name!r}"
                 )
-            del calls[oldest]
+            size -= calls.pop(oldest)[2]
             text = f"Only the newest calls of {call.name!r} are repeated by new actors and resumed runs, of so many"
             warnings.warn(f"{text}. Received: more than {MAX_CALLS_BYTES} bytes", UserWarning, stacklevel=4)
         self._repeated, self.count = calls, self.count + 1
         self._recent.append(entry)
-        while _size(self._recent) > MAX_CALLS_BYTES:
-            del self._recent[0]
+        size = _size(self._recent)
+        while size > MAX_CALLS_BYTES:
+            size -= self._recent.pop(0)[2]
 
     def since(self, number: int | None) -> tuple[Call, ...]:
         """Return the calls after the first `number`; None: those that a new process repeats."""
         is_kept = number is not None and self._recent and self._recent[0][0] <= number + 1
         found = self._recent if is_kept else self._repeated.values()
-        return tuple(call for position, call in found if position > (number or 0))
+        return tuple(call for position, call, _ in found if position > (number or 0))
 
 
 def _key(call: Call) -> str:
     """Return a text that calls have in common of which only the last one counts."""
-    places = [value if isinstance(value, (str, int)) else None for value in call.args[:-1]]
+    pairs = zip(call.args[:-1], [None, *call.args], strict=False)
+    places = [
+        value if isinstance(value, str) or (isinstance(value, int) and isinstance(before, str)) else None
+        for value, before in pairs
+    ]
     return json.dumps([call.name, places, [sorted(value) for value in call.args if isinstance(value, dict)]])
 
 
-def _size(entries: Iterable[tuple[int, Call]]) -> int:
-    return len(encode(call for _, call in entries))
+def _size(entries: Iterable[tuple[int, Call, int]]) -> int:
+    return sum(size for _, _, size in entries)
 
 
 def make_call(name: str, args: Sequence[Any], *, optional: bool = False) -> Call:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -91,13 +92,26 @@ def test_of_more_calls_than_fit_the_newest_are_repeated():
 
     def fill():
         for low in range(700):
-            calls.add(make_call("set_range", (low, low + 1)))
+            calls.add(make_call("set_range", ("room", low, low + 1)))
 
     with pytest.warns(UserWarning, match="Only the newest calls of 'set_range' are repeated"):
         fill()
-    assert listed(calls.since(None))[-1] == ("set_range", 699, 700)
-    assert listed(calls.since(698)) == [("set_range", 698, 699), ("set_range", 699, 700)]
+    assert listed(calls.since(None))[-1] == ("set_range", "room", 699, 700)
+    assert listed(calls.since(698)) == [("set_range", "room", n, n + 1) for n in (698, 699)]
     assert len(encode(calls.since(0))) <= MAX_CALLS_BYTES
+
+
+def test_numbers_are_places_only_after_a_text_and_a_long_curriculum_keeps_its_last_call():
+    calls = Calls()
+    calls.add(make_call("set_mass", ("joint", 1, 0.5)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for low in range(1500):
+            calls.add(make_call("set_range", (low, low + 1)))
+    calls.add(make_call("set_mass", ("joint", 2, 0.5)))
+    calls.add(make_call("set_mass", ("joint", 1, 0.7)))
+    expected = [("set_range", 1499, 1500), ("set_mass", "joint", 2, 0.5), ("set_mass", "joint", 1, 0.7)]
+    assert listed(calls.since(None)) == expected
 
 
 @pytest.mark.parametrize("num_actors", [0, pytest.param(1, marks=pytest.mark.slow)])
