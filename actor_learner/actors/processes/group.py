@@ -60,7 +60,7 @@ class ProcessActors(ArenaActors):
         self._factory = factory
         self._restarts = RestartPolicy(settings)
         self._heartbeats = Heartbeats(settings)
-        self._starting: set[int] = set()
+        self.starting: set[int] = set()  # actors whose environments aren't built yet
         self._ready: set[int] = set()
         # The ends of actors whose successors aren't ready yet: how, when, and the successor's incarnation.
         self._ends: dict[int, tuple[ActorEnd, float, int]] = {}
@@ -84,7 +84,7 @@ class ProcessActors(ArenaActors):
 
     def payload(self, actor: int) -> bytes:
         """Return the startup of a new process of this actor, for `worker.main`."""
-        self._starting.add(actor)
+        self.starting.add(actor)
         self._calls_passed_on[actor] = self.calls.count
         self._heartbeats.start(actor)
         startup = self._startups[actor]
@@ -117,7 +117,7 @@ class ProcessActors(ArenaActors):
         return complete
 
     def _receive_spaces(self, actor: int, spaces: dict[str, Any]) -> None:
-        self._starting.discard(actor)
+        self.starting.discard(actor)
         self._compare_spaces(spaces, f"in actor {actor}")
         self._ready.add(actor)
         if self._has_begun:
@@ -150,7 +150,7 @@ class ProcessActors(ArenaActors):
         busy = [actor for actor in self._ready if self._memory.is_pending(actor)]
         if self._acting is not None:
             busy = [actor for actor in busy if not self._acting.is_waiting(actor)]
-        for actor, silent, where in self._heartbeats.find_silent(seconds, self._starting, busy):
+        for actor, silent, where in self._heartbeats.find_silent(seconds, self.starting, busy):
             self._supervisor.end(actor, f"gave no sign of life for {silent:.3g} s, {where}")
 
     def stop(self) -> None:

@@ -332,7 +332,7 @@ class Supervisor:
     def _kill_all(self) -> None:
         for number, actor in self._actors.items():
             name = self._closers[number][1] if number in self._closers else None
-            if name is not None or self.error is None:
+            if name is not None or (self.error is None and number not in self._owner.starting):
                 self.unclosed[number] = name
             actor.kill()
 
