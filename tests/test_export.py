@@ -239,6 +239,17 @@ class Shifted(keras.layers.Layer):
         return x + self.held["shift"][0]
 
 
+@keras.saving.register_keras_serializable("tests.test_export")
+class Gain(keras.layers.Layer):
+    """Reads its weight by `value`, which only a variable has."""
+
+    def build(self, shape):
+        self.gain = self.add_weight(initializer="ones")
+
+    def call(self, x):
+        return x * self.gain.value
+
+
 @pytest.mark.parametrize("kind", ["onnx", "saved_model", "keras", pytest.param("tflite", marks=pytest.mark.thorough)])
 def test_tensors_that_layers_hold_are_constants_of_what_is_exported(kind, tmp_path):
     if kind == "onnx":
@@ -246,7 +257,7 @@ def test_tensors_that_layers_hold_are_constants_of_what_is_exported(kind, tmp_pa
     space, normalization = Box(-1, 1, (3,)), keras.layers.Normalization()
     normalization.adapt(np.random.default_rng(0).normal(5, 2, (50, 3)))
     x = keras.Input((3,))
-    network = keras.Model(x, (keras.layers.Dense(2)(normalization(x)), keras.layers.Dense(1)(x)))
+    network = keras.Model(x, (keras.layers.Dense(2)(Gain()(normalization(x))), keras.layers.Dense(1)(x)))
     observation = np.random.default_rng(1).normal(5, 2, (20, 3)).astype(np.float32)
     expected = np.argmax(network(observation)[0], axis=1)
     assert len(set(expected)) == 2

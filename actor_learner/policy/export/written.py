@@ -28,7 +28,7 @@ def with_constants(model: keras.Model) -> Iterator[None]:
         (vars(layer), name, value)
         for layer in all_layers(model)
         for name, value in vars(layer).items()
-        if keras.ops.is_tensor(value)
+        if keras.ops.is_tensor(value) and not isinstance(value, keras.Variable)  # which is one on TensorFlow
     ]
     for attributes, name, value in changed:
         attributes[name] = np.asarray(value)
@@ -67,6 +67,8 @@ def _draw(model: keras.Model, spaces: Spaces) -> dict[str, Array]:
     found = {name: np.ones((_ROWS, *x.shape[1:]), x.dtype) for name, x in model.input.items()}
     names = tensor_names(leaf.name for leaf in spaces.observation.leaves)
     for name, leaf, values in zip(names, spaces.observation.leaves, leaves, strict=True):
+        if leaf.start is not None:
+            values = values - leaf.start
         if leaf.path[:1] != (MASK_KEY,):  # numbers near a Box's bounds may overflow
             found[name] = (np.clip(values, -10, 10) if values.dtype.kind == "f" else values).astype(found[name].dtype)
     return found
