@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -119,7 +120,7 @@ class Hyperparameters(NamedFields, ABC):
 
     def __new__(cls, *arguments: Any, **values: Any) -> Self:
         """Raise TypeError for a class whose fields are none, because it isn't a dataclass."""
-        own = vars(cls).get("__annotations__", {}) if "__dataclass_fields__" not in vars(cls) else {}
+        own = inspect.get_annotations(cls) if "__dataclass_fields__" not in vars(cls) else {}
         if found := [name for name, kind in own.items() if "ClassVar" not in str(kind)]:
             expected = f"put @dataclass(frozen=True, kw_only=True) above it, or `{found[0]}` is no field"
             raise TypeError(f"{cls.__name__} isn't a dataclass: {expected}. Received: class {cls.__name__}")
@@ -168,7 +169,7 @@ class Hyperparameters(NamedFields, ABC):
         """Check the form of schedules and, but for Keras's, which would load TensorFlow, their first values."""
         for one in fields(self):
             if (
-                "Schedule" in str(one.type)
+                (one.type == Schedule or "Schedule" in str(one.type))
                 and one.name not in self.SCHEDULED
                 and schedules.is_schedule(value := getattr(self, one.name))
             ):

@@ -125,10 +125,17 @@ def mean_valid(values: Tensor, valid: Tensor) -> Tensor:
 
     Raises ValueError for values of another shape: `[N, 1] - [N]` is `[N, N]`, each row with each.
     """
-    if tuple(values.shape) != tuple(valid.shape):
-        raise refusal("values", f"of the shape of `valid`, {list(valid.shape)}", list(values.shape))
+    found, expected = shape_of(values), shape_of(valid)
+    if found is not None and expected is not None and found != expected:
+        raise refusal("values", f"of the shape of `valid`, {list(expected)}", list(found))
     weight = ops.cast(valid, values.dtype)
     return ops.sum(values * weight) / ops.maximum(ops.sum(weight), 1.0)
+
+
+def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
+    """Return a tensor's shape, () for a number; None if TensorFlow knows it only when the graph runs."""
+    shape = getattr(tensor, "shape", ())
+    return None if getattr(shape, "rank", 0) is None or None in (sizes := tuple(shape)) else sizes
 
 
 def mean_divergence(log_ratio: Tensor, valid: Tensor) -> Tensor:

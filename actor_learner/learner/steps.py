@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from actor_learner.algorithms.returns import shape_of
 from actor_learner.learner import backend
 from actor_learner.system.fields import refusal
 from actor_learner.system.types import Tensor
@@ -134,7 +135,7 @@ def vector(metrics: Mapping[str, Tensor], names: Iterable[str] | None = None) ->
 
 def check_scalar(name: str, value: Tensor) -> Tensor:
     """Return a loss or a metric. Raises ValueError for one that isn't a scalar."""
-    if shape := tuple(getattr(value, "shape", ())):
+    if shape := shape_of(value):
         raise refusal(name, "a scalar, such as a mean over rows", f"a tensor of shape {list(shape)}")
     return value
 

@@ -355,7 +355,7 @@ def drawing_layers(network: keras.Model, observation: Nest) -> list[str]:
     def draws(layer: keras.layers.Layer) -> bool:
         return any(scope.get_current_value(generator.state) is not None for generator in layer._seed_generators)
 
-    return [layer.name for layer in all_layers(network) if draws(layer)]
+    return [layer.name for layer in (network, *all_layers(network)) if draws(layer)]
 
 
 def all_layers(network: keras.Model) -> Iterator[keras.layers.Layer]:

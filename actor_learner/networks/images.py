@@ -51,7 +51,11 @@ def resembles_image(space: Any) -> bool:
     """Return True for numbers of another dtype in the shape of an image or a stack that "nature" reads."""
     if not isinstance(space, Box) or is_grid(space) or not 2 <= len(space.shape) <= 4:
         return False
-    known = len(space.shape) == 2 or _guess_channel_axis(space.shape)[0] is not None
+    if len(space.shape) == 3:
+        known = _guess_channel_axis(space.shape)[0] is not None
+    else:  # as well a window of measurements, unless its numbers are those of pixels
+        known = space.dtype.kind in "iu" or bool(space.low.min() >= 0 and np.isfinite(space.high).all())
+        known = known and (len(space.shape) == 2 or _guess_channel_axis(space.shape)[0] is not None)
     return known and sorted(space.shape[-3:])[-2] >= _MIN_NATURE_PIXELS
 
 

@@ -353,3 +353,9 @@ def test_a_subclass_that_is_no_dataclass_or_forgets_a_schedule_is_told():
         ValueError, match=r"`coef` must be a number, or named in SCHEDULED of Scheduled. Received: coef='lin"
     ):
         Scheduled(coef="linear_0.1")
+
+    unnamed = dataclasses.make_dataclass(
+        "Unnamed", [("coef", Schedule, 0.1)], bases=(PPO,), frozen=True, kw_only=True
+    )  # as a module without `from __future__ import annotations` writes it
+    with pytest.raises(ValueError, match=r"`coef` must be a number, or named in SCHEDULED of Unnamed"):
+        unnamed(coef="linear_0.1")

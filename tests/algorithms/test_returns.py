@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -134,3 +135,10 @@ def test_explained_variance():
     mean = np.full(4, 2.0, np.float32)
     assert float(returns.explained_variance(mean, target, valid)) == pytest.approx(0.0, abs=1e-6)
     assert np.isnan(float(returns.explained_variance(target, mean, valid)))
+
+
+def test_a_shape_that_only_the_graph_knows_is_not_refused():
+    tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
+    specs = [tf.TensorSpec(shape, "float32") for shape in (None, [None])]
+    if keras.backend.backend() == "tensorflow":
+        assert float(tf.function(returns.mean_valid, specs)(tf.constant([1.0, 3.0]), tf.ones(2))) == 2.0

@@ -341,6 +341,19 @@ def test_noise_in_a_network_whose_ratio_is_taken_is_warned_of():
         al.Learner(network, al.PPO(), action_space=TWO_ACTIONS).update(random_trajectory())
 
 
+def test_noise_of_a_subclassed_network_s_own_is_warned_of():
+    class Drawing(Noisy, keras.Model):
+        def __init__(self):
+            super().__init__(name="drawing")
+            self.heads = [layers.Dense(2), layers.Dense(1)]
+
+        def call(self, x):
+            return tuple(head(super(Drawing, self).call(x)) for head in self.heads)
+
+    with pytest.warns(UserWarning, match=r"Layers \['drawing'\] draw numbers at each call"):
+        al.Learner(Drawing(), al.PPO(), action_space=TWO_ACTIONS).update(random_trajectory())
+
+
 def test_what_a_network_was_compiled_with_is_told_not_to_learn():
     network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(8,))
     network.compile("sgd", "mse")

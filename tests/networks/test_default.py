@@ -495,6 +495,12 @@ def test_images_of_other_numbers_are_named(shape, images, dtype, recwarn):
     assert sum("looks like an image" in str(one.message) for one in recwarn) == images
 
 
+@pytest.mark.parametrize(("shape", "images"), [((60, 40), 0), ((2, 40, 40, 3), 0), ((40, 40, 3), 1)])
+def test_windows_of_measurements_are_no_images(shape, images, recwarn):
+    default_network(Box(-np.inf, np.inf, shape, np.float32), TWO_ACTIONS, hidden_sizes=(2,))
+    assert sum("looks like an image" in str(one.message) for one in recwarn) == images
+
+
 @pytest.mark.parametrize(("shape", "stacked"), [((4, 40, 40), True), ((2, 40, 40, 3), True), ((40, 40, 3), False)])
 def test_stacked_frames_and_memory_are_a_warning(shape, stacked):
     space = Box(0, 255, shape, np.uint8)

@@ -161,8 +161,9 @@ def _main(descriptor: str, name: str) -> None:
         if module not in sys.modules:
             importlib.import_module(module)  # registers the user's layers
     network = load_network(name)
-    for state, value in zip(seed_states(network), seeds, strict=True):  # which Keras doesn't save
-        state.assign(value.astype(state.dtype))
+    if len(states := seed_states(network)) == len(seeds):  # a layer may have made one that its next build doesn't
+        for state, value in zip(states, seeds, strict=True):  # which Keras doesn't save
+            state.assign(value.astype(state.dtype))
     conversion = convert_network(network, Spaces.from_json(spaces), batch_size)
     conversion.exported.save(Path(name, "policy"))
     connection.send(conversion.fallbacks)
