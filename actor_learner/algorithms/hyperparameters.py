@@ -124,7 +124,7 @@ class Hyperparameters(NamedFields, ABC):
         if found := [name for name, kind in own.items() if "ClassVar" not in str(kind)]:
             expected = f"put @dataclass(frozen=True, kw_only=True) above it, or `{found[0]}` is no field"
             raise TypeError(f"{cls.__name__} isn't a dataclass: {expected}. Received: class {cls.__name__}")
-        return super().__new__(cls)
+        return super().__new__(cls, *arguments, **values)
 
     @property
     def config_defaults(self) -> Mapping[str, Any]:
