@@ -647,6 +647,11 @@ def _fields_to_json(fields: Any) -> dict[str, Any]:
 _KWARGS = ("env_kwargs", "wrapper_kwargs")
 
 
+def plain_kwargs(config: TrainConfig) -> dict[str, Any]:
+    """Return the keyword arguments as earlier versions wrote them, without the types of their values."""
+    return {name: _to_json(getattr(config, name)) for name in _KWARGS}
+
+
 def _exactly(kwargs: Any) -> Any:
     if isinstance(kwargs, Mapping):
         return {name: references.exact_json(value) for name, value in kwargs.items()}

@@ -130,7 +130,9 @@ def check_run_dir(config: TrainConfig) -> None:
         return
     path = Path(config.run_dir)
     source = None if config.init_from is None else Path(config.init_from).resolve()
-    if source is not None and path.resolve() in (source, source.parent.parent):  # a checkpoint of it
+    if source is not None and source.parent.name == "checkpoints":  # a checkpoint of it
+        source = source.parent.parent
+    if source == path.resolve():
         raise ValueError(
             "`init_from` must be another directory than `run_dir`, whose run would be replaced. "
             f"Received: init_from={str(config.init_from)!r}"

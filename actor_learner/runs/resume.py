@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.actors.group import ActorError
-from actor_learner.config.config import TrainConfig
+from actor_learner.config.config import TrainConfig, plain_kwargs
 from actor_learner.config.references import callable_marks, marked_name
 from actor_learner.config.settings import names_of
 from actor_learner.runs import directory
@@ -183,6 +183,9 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
     known_policies, policies = recorded.get("policies"), given.get("policies")
     if isinstance(known_policies, Mapping) and isinstance(policies, Mapping):
         given["policies"] = {name: _known(known_policies.get(name), policy) for name, policy in policies.items()}
+    for name, value in plain_kwargs(config).items():
+        if name in recorded and _equal(recorded[name], value):  # an earlier version wrote 5 for np.int64(5)
+            given[name] = value
     differences = [
         _difference(name, recorded[name], value)
         for name, value in given.items()
@@ -236,8 +239,6 @@ def _equal(before: Any, now: Any) -> bool:
     """Compare as JSON, so that NaN equals itself, and true isn't 1; a callable equals its name on the command line."""
     if _to_text(before) == _to_text(now) or _may_be_callable(before, now) or may_mean(now, before):
         return True
-    if isinstance(before, list) and isinstance(now, Mapping) and isinstance(now.get("tuple"), list):
-        now = now["tuple"]  # which earlier versions wrote as a list
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         return all(map(_equal, before, now))
     if isinstance(before, Mapping) and isinstance(now, Mapping) and before.keys() == now.keys():

@@ -72,9 +72,7 @@ def local_path(run: str | os.PathLike[str]) -> Path:
 
 def _checkpoint(path: Path) -> Path:
     """Return the folder of the checkpoint that a path names; any other path as it is."""
-    base, _, which = str(path).rpartition("@")
-    if path.parent.name == "checkpoints" and path.name.isdecimal():
-        base, which = str(path.parent.parent), path.name
+    base, which = _named(path)
     folder = Path(base) / "checkpoints"
     if not base or path.exists() or not folder.is_dir():
         return path
@@ -91,6 +89,14 @@ def _checkpoint(path: Path) -> Path:
     return chosen[-1]
 
 
+def _named(path: Path) -> tuple[str, str]:
+    """Return a run and which of its checkpoints a path names."""
+    if path.parent.name == "checkpoints" and path.name.isdecimal():
+        return str(path.parent.parent), path.name
+    base, _, which = str(path).rpartition("@")
+    return base, which
+
+
 def _is_best(checkpoint: Path) -> bool:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return json.loads((checkpoint / "run.json").read_bytes()).get("best") is True
@@ -104,15 +110,19 @@ def with_commit(run: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """
     if not is_on_hub(run):
         found = local_path(run)
-        return run if str(found) == str(run) else found
+        return run if found == Path(run) else found
     commit = local_path(run).parent.name
     return f"hf://{_split(run)['repo']}@{commit}"
 
 
 def may_mean(run: object, recorded: object) -> bool:
     """Return whether `recorded`, which `with_commit` returned, may have been `run`."""
-    if not is_on_hub(run) or not is_on_hub(recorded):
+    if not isinstance(run, str) or not isinstance(recorded, str):
         return False
+    if not is_on_hub(run) or not is_on_hub(recorded):
+        (base, which), folder = _named(Path(run)), Path(recorded)
+        is_that = which in ("best", "latest") or (which.isdecimal() and folder.name == f"{int(which):010}")
+        return is_that and folder.parent == Path(base) / "checkpoints"
     now, before = _split(run), _split(recorded)
     return now["repo"] == before["repo"] and not _COMMIT.fullmatch(now["revision"] or "")
 

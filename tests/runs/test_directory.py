@@ -166,6 +166,9 @@ def test_init_from_must_hold_a_network_and_not_be_the_run_that_is_replaced(tmp_p
     (tmp_path / "run" / "network.keras").touch()
     with pytest.raises(ValueError, match=r"`init_from` must be another directory than `run_dir`.*Received: init_from="):
         check_run_dir(al.TrainConfig(run_dir=tmp_path / "run", init_from=f"{tmp_path}/./run", overwrite=True))
+    check_run_dir(
+        al.TrainConfig(run_dir=tmp_path.parent, init_from=tmp_path / "run")
+    )  # two floors below, no checkpoint
 
 
 def test_a_folder_that_is_no_run(tmp_path):

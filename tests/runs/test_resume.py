@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import json
 import logging
 import shutil
 import sys
+from pathlib import Path
 
 import gymnasium as gym
 import keras
+import numpy as np
 import pytest
 
 import actor_learner as al
@@ -271,6 +274,20 @@ def test_true_is_not_1_but_1_is_a_float(runs):
         check_fits(RecordedConfig(recorded | {"env_kwargs": {"render": True}}), given)
 
 
+class Level(enum.IntEnum):
+    HARD = 2
+
+
+def test_a_run_of_a_version_that_kept_no_types_goes_on(runs):
+    recorded = {"size": 5, "rate": 0.5, "folder": "/a", "level": 2, "pair": [1, 2]}
+    recorded = RecordedConfig(read_config(runs / "killed") | {"env_kwargs": recorded})
+    given = {"size": np.int64(5), "rate": np.float32(0.5), "folder": Path("/a"), "level": Level.HARD, "pair": (1, 2)}
+    check_fits(recorded, config(runs, env_kwargs=given))
+    for changed in ({"size": np.int64(6)}, {"folder": Path("/b")}, {"pair": (1, 3)}):
+        with pytest.raises(ValueError, match=f"another config: .*env_kwargs.{min(changed)} is"):
+            check_fits(recorded, config(runs, env_kwargs=given | changed))
+
+
 def test_what_does_not_change_what_is_learned_may_differ(runs):
     recorded = read_config(runs / "killed")
     given = config("elsewhere", quiet=False, device="cpu", keep_checkpoints=9, actor_timeout=5.0, total_steps=STEPS * 2)
@@ -526,7 +543,15 @@ def test_a_checkpoint_is_named_by_what_it_is(run_of, tmp_path):
     exported = al.export(f"{run.path}@best", tmp_path / "exported")
     assert (al.load_policy(exported).exported.weights == al.load_policy(first).exported.weights).all()
     init = config(tmp_path / "new", init_from=f"{run.path}@best", hidden_sizes=None, normalize_observation=False)
-    assert with_init_commit(init).init_from == first
+    recorded = with_init_commit(init)
+    assert recorded.init_from == first
+    for given in (init, init.replace(init_from=f"{run.path}@{int(first.name)}"), recorded):
+        check_fits(RecordedConfig(json.loads(json.dumps(recorded.to_json()))), given)
+    for given in (f"{run.path}@{int(newest.name)}", f"{tmp_path}/other@best"):
+        with pytest.raises(ValueError, match="init_from is"):
+            check_fits(RecordedConfig(json.loads(json.dumps(recorded.to_json()))), init.replace(init_from=given))
+    for same in (f"{run.path}/", f"{run.path.parent}/./{run.path.name}"):
+        assert with_init_commit(init.replace(init_from=same)).init_from == same
     assert cli.main(["evaluate", f"{run.path}@latest", "--episodes", "1"]) == 0
     with pytest.raises(
         ValueError, match="`run_dir` must be the run itself.* take that one as init_from. Received: run"
