@@ -183,7 +183,8 @@ class RunCallbacks:
 
     def counts(self, metric: str, episodes: int = EPISODE_WINDOW) -> bool:
         """Return whether a metric says how good the policy is: of training, not before so many episodes ended."""
-        return self.meter is None or not of_episodes(metric) or self.meter.is_settled(episodes)
+        of_training = of_episodes(metric) and metric not in self._reports
+        return self.meter is None or not of_training or self.meter.is_settled(episodes)
 
     def best_metric(self, best_by: str) -> str:
         """Return the metric that tells the best checkpoint. Raises ValueError for an evaluation that isn't there."""

@@ -89,7 +89,8 @@ class Evaluate(Callback):
         better: dict[str, str | None] = {"return_mean": "max", "return_std": None, "length_mean": "max"}
         for key in self.config.info_keys:
             better |= {key: "max", f"{key}_low": None, f"{key}_high": None}
-        self.reports = {f"{self.name}/{figure}": direction for figure, direction in better.items()}
+        found = {f"{self.name}/{figure}": direction for figure, direction in better.items()}
+        self.reports = found | dict(self.reports if isinstance(self.reports, Mapping) else dict.fromkeys(self.reports))
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Resolve the environment, and export the policy, of which evaluations replace only the weights."""

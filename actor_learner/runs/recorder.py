@@ -144,9 +144,10 @@ class Recorder:
         So does an evaluation with the best return so far: the next checkpoint has other weights.
         """
         minutes, updates = self._config.checkpoint_minutes, self._config.checkpoint_updates
+        is_best = self._config.keep_best_checkpoints > 0 and self._is_best(self._evaluated)
         by_time = minutes is not None and time.monotonic() - self._tried_at >= 60 * minutes
         by_updates = updates is not None and self._learner.updates - self._tried_updates >= updates
-        if by_time or by_updates or self._reaches_milestone(since=self._tried_steps) or self._is_best(self._evaluated):
+        if by_time or by_updates or self._reaches_milestone(since=self._tried_steps) or is_best:
             self.checkpoint()
 
     def checkpoint(self) -> None:

@@ -22,12 +22,13 @@ import pytest
 from keras.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint, ReduceLROnPlateau, SwapEMAWeights
 
 import actor_learner as al
-from actor_learner.callbacks import Evaluate, StopOnReturn
+from actor_learner.callbacks import Evaluate, StopOnReturn, state
 from actor_learner.callbacks.checks import check_rate
 from actor_learner.callbacks.dispatch import RunCallbacks
 from actor_learner.runs.checkpoints import RunState
 from actor_learner.runs.meter import metric_names
 from actor_learner.runs.metrics import read_metrics
+from actor_learner.system.files import write_arrays, write_folder_atomically
 from actor_learner.system.installation import install_command
 from tests.support.curriculum_env import Curriculum
 
@@ -549,6 +550,34 @@ def test_an_epoch_without_the_metric_is_none_to_callbacks_that_decide_by_it(piec
         np.testing.assert_array_equal(saved(tmp_path / name), trainable(network))
     assert plateau.wait == 0
     assert "EarlyStopping did nothing: there was no value of 'episode/is_success' that counts." in caplog.text
+
+
+def test_a_state_goes_to_a_callback_that_watches_the_same(tmp_path):
+    monitors = ("loss", "min"), ("score", "max"), ("score", "min")
+    loss, score, _ = before = [EarlyStopping(monitor, mode=mode) for monitor, mode in monitors]
+    loss.best, score.best, score.best_weights = 1.0, 5.0, [np.ones(2)]
+    own = al.callbacks.Callback()
+    own.best_weights = np.ones(3)  # of one's own, and no list
+    arrays = state.arrays_of([own, *before[:2]])
+    write_folder_atomically(tmp_path / "states", lambda folder: write_arrays(folder / state.FILE, arrays))
+    after = [EarlyStopping(monitor, mode=mode) for monitor, mode in reversed(monitors)]
+    state.restore(after, tmp_path / "states")
+    assert [callback.best for callback in after] == [None, 5.0, 1.0]
+    assert after[1].best_weights[0].tolist() == [1.0, 1.0]
+
+
+class Reports(Evaluate):
+    def __init__(self):
+        super().__init__(10)
+        self.reports |= {"mine/episode_return": "max", "evaluation/return_std": "min"}
+
+
+def test_what_a_callback_reports_stays_and_is_no_mean_over_episodes_of_training(pieces):
+    callbacks = begin(pieces, callback := Reports())
+    names = {"mine/episode_return": "max", "evaluation/return_std": "min", "evaluation/return_mean": "max"}
+    assert names.items() <= callback.reports.items()
+    callbacks.meter = SimpleNamespace(is_settled=lambda episodes: False)
+    assert (callbacks.counts("mine/episode_return"), callbacks.counts("episode_return")) == (True, False)
 
 
 @pytest.mark.parametrize(

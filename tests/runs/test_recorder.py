@@ -249,6 +249,8 @@ def test_evaluations_choose_the_best_before_training_does(tmp_path):
     states = [RunState.read(path) for path in checkpoint_folders(tmp_path / "a/checkpoints")]
     assert {state.updates: state.best for state in states} == {9: False, 4: True, 2: True}
     assert states[0].best_return == 3.0
+    al.train(config(tmp_path / "none", callbacks=[Evaluates()], **options, keep_best_checkpoints=0))
+    assert [int(path.name) for path in checkpoint_folders(tmp_path / "none/checkpoints")] == [9]
     al.train(config(tmp_path / "b", callbacks=[Evaluates()], **options, best_by="training"))
     (state,) = [RunState.read(path) for path in checkpoint_folders(tmp_path / "b/checkpoints")]
     assert (state.best, state.updates, state.best_metric) == (True, 9, "episode_return")
