@@ -25,7 +25,7 @@ from actor_learner.learner import backend
 from actor_learner.learner.ahead import OrderAhead
 from actor_learner.learner.batch import num_environments, packed, packed_fields, sent
 from actor_learner.learner.cost import multiplications
-from actor_learner.learner.owned import Owned
+from actor_learner.learner.owned import Owned, check_apart, trained
 from actor_learner.learner.packing import Packed, split_weights
 from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
 from actor_learner.learner.state import SEEDS, SavedLearner, read_learner, restore, write_learner
@@ -192,6 +192,8 @@ class Learner:
     def _begin(self) -> None:
         """Build the optimizer for a network that is built, set its first epsilon, and tell the algorithm its layers."""
         self._trainable = list(self.network.trainable_variables)
+        parts = {name: trained(part) for name, part in self._owned.parts.items()}
+        check_apart({"the network": self._trainable, **parts})
         with self._on_device():
             optimizers.build(self.optimizer, self._trainable)
         self._set_epsilon()

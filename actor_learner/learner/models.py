@@ -48,6 +48,8 @@ class TrainedModels:
             expected = f"`make_variables` of {type(algorithm).__name__} must return variables, `models` models"
             raise ValueError(f"{expected}. Received: {wrong[0]}={self.variables[wrong[0]]!r}")
         self.own = algorithm.own
+        if taken := [name for name in self.own if name in {**of_group, **self.variables}]:
+            raise ValueError(f"`models` must name its parts unlike other groups. Received: {taken[0]!r}")
         self._copied = [model for name in algorithm.TARGETS for model in of_group[name]]
         self._copies: dict[int, list[keras.Variable]] = {}
 

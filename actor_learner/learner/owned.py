@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -60,6 +60,16 @@ class Owned:
         """All variables, in groups by their names in a file."""
         parts = {f"own.{name}": variables(part) for name, part in self.parts.items()}
         return {**parts, **{f"own.{name}.optimizer": each.variables for name, each in self.optimizers.items()}}
+
+
+def check_apart(groups: Mapping[str, Sequence[keras.Variable]]) -> None:
+    """Raise ValueError for a variable that the optimizers of two groups would step."""
+    seen: dict[int, str] = {}
+    for name, group in groups.items():
+        for one in group:
+            if (other := seen.setdefault(id(one), name)) != name:
+                expected = "A trainable variable must be of one part of `models`, or of the network, not of two"
+                raise ValueError(f"{expected}. Received: {one.path!r} of {other!r} and {name!r}")
 
 
 def variables(part: Any) -> list[keras.Variable]:

@@ -19,7 +19,7 @@ from keras import tree
 
 from actor_learner.algorithms import optimizers
 from actor_learner.algorithms.off_policy.base import NETWORK, OffPolicy
-from actor_learner.learner import backend
+from actor_learner.learner import backend, owned
 from actor_learner.learner.base import Learner, valid_rows
 from actor_learner.learner.batch import packed, sent
 from actor_learner.learner.cost import multiplications, units
@@ -485,6 +485,10 @@ class ReplayLearner(Learner):
                     self._optimizers[group.name] = optimizers.build(
                         self.algorithm.make_optimizer(), models.trained(group.name), own=models.is_number(group.name)
                     )
+            if idle := [name for name in models.own if name not in self._optimizers and models.trained(name)]:
+                expected = "A trainable part of `models` needs a LossGroup of its name, or trainable=False"
+                raise ValueError(f"{expected}. Received: {idle[0]!r} of {type(self.algorithm).__name__}")
+            owned.check_apart({name: models.trained(name) for name in self._optimizers})
             models.make_targets()
         self._models = models
         return models

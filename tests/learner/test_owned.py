@@ -137,6 +137,29 @@ def test_a_model_of_an_off_policy_algorithm_is_a_loss_group(tmp_path):
         off_policy_learner(Curious(trained="other")).update(random_trajectory())
 
 
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (lambda: {"idle": keras.Variable(1.0)}, "needs a LossGroup of its name, or trainable=False. Received: 'idle'"),
+        (lambda: {"critics": model()}, "unlike other groups. Received: 'critics'"),
+        (lambda: {"same": (one := model()), "predictor": one}, "of one part.*kernel' of '.*' and '.*'"),
+    ],
+)
+def test_parts_of_an_off_policy_algorithm_that_would_not_learn_as_they_seem_are_refused(parts, message):
+    methods = {"models": lambda self, *spaces: {**Curious.models(self, *spaces), **parts()}}
+    cls = dataclass(frozen=True, kw_only=True)(type("Mine", (Curious,), methods))
+    with pytest.raises(ValueError, match=message):
+        off_policy_learner(cls()).update(random_trajectory())
+
+
+def test_a_part_that_shares_weights_with_the_network_is_refused():
+    network = al.default_network(VECTOR, TWO_ACTIONS, **SMALL)
+    methods = {"models": lambda self, *spaces: {"again": network}}
+    algorithm = dataclass(frozen=True, kw_only=True)(type("Mine", (al.PPO,), methods))()
+    with pytest.raises(ValueError, match=r"must be of one part.*Received: '.*' of 'the network' and 'again'"):
+        al.Learner(network, algorithm, action_space=TWO_ACTIONS, observation_space=VECTOR).update(random_trajectory())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Capturing(al.PPO):
     """Uses what isn't the learner's: `kind` says how."""
