@@ -31,9 +31,12 @@ class AnchoredPPO(al.PPO):
     kl_coef: Schedule = 0.3
     SCHEDULED: ClassVar[tuple[str, ...]] = (*al.PPO.SCHEDULED, "kl_coef")
 
+    def models(self, observation_space, action_space):
+        return {"reference": self.reference}  # without trainable weights: no optimizer steps it
+
     def loss(self, outputs, minibatch):
         loss, metrics = super().loss(outputs, minibatch)
-        parameters, _ = self.reference(minibatch["observation"], training=False)
+        parameters, _ = self.own["reference"](minibatch["observation"], training=False)
         distance = al.ActionDistribution().kl_divergence(outputs["parameters"], parameters, SPACES[1])
         penalty = mean_valid(distance, minibatch["valid"])
         return loss + self.kl_coef * penalty, {**metrics, "reference_kl": penalty}
@@ -58,7 +61,7 @@ def main(total_steps: int = 60_000) -> tuple[float, float]:
     network, reference = build_network(), build_network()
     clone_the_rule(reference)
     network.set_weights(reference.get_weights())
-    reference.trainable = False  # no optimizer steps it
+    reference.trainable = False
     algorithm = AnchoredPPO(reference=reference, learning_rate="linear_1e-3", epochs=4, minibatch_size=256)
     config = al.TrainConfig(env=ENV, algorithm=algorithm, network=network, total_steps=total_steps)
     run_dir = al.train(config).run_dir

@@ -7,6 +7,15 @@ import warnings
 _REMEDY = "return it, or the model that it belongs to, from the algorithm's `models`"
 
 
+def check_unchanged(name: str, before: object, now: object) -> None:
+    """Raise ValueError for a variable that has another value than the one that an update holds as a constant."""
+    if now is not before:
+        raise ValueError(
+            "A variable that isn't the learner's was changed after an update read it, which has the old value as a "
+            f"constant on JAX: {_REMEDY}. Received: {name!r}"
+        )
+
+
 def report(name: str, *, assigned: bool, trainable: bool) -> None:
     """Raise ValueError for a variable that an update assigns, and warn of one that it should train."""
     if assigned:

@@ -217,6 +217,19 @@ def test_a_trainable_model_that_is_only_read_is_warned_of():
     owning_learner(Capturing(kind="read", held=held)).update(random_trajectory())
 
 
+def test_a_variable_that_is_only_read_and_changes_is_followed_or_named():
+    held = model()
+    held.trainable = False
+    learner = owning_learner(Capturing(kind="read", held=held))
+    first = [learner.update(random_trajectory()) for _ in range(2)][1]["value_loss"]
+    held.set_weights([weight + 1.0 for weight in held.get_weights()])
+    if keras.backend.backend() == "jax":
+        with pytest.raises(ValueError, match=r"changed after an update read it.*Received: '.*kernel'"):
+            learner.update(random_trajectory())
+    else:
+        assert learner.update(random_trajectory())["value_loss"] != first
+
+
 @pytest.mark.parametrize(("base", "name"), [(al.DQN, "targets"), (al.SAC, "batch_metrics"), (al.PPO, "groups")])
 def test_methods_that_no_learner_calls_are_refused_with_their_class(base, name):
     with pytest.raises(TypeError, match=f"Mine has `{name}`, which only algorithms have that learn from"):

@@ -21,13 +21,14 @@ from jax.extend import core
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keras import tree
 
-from actor_learner.learner.captured import report
+from actor_learner.learner.captured import check_unchanged, report
 from actor_learner.learner.jax.convolutions import in_canonical_order, with_enough_channels
 from actor_learner.learner.jax.devices import _local_device
 from actor_learner.learner.packing import MAX_BYTES, Packed, arrays_of, of_arrays
 from actor_learner.system.types import Nest, Tensor
 
 Variables = Sequence[keras.Variable]
+_Constants = dict[int, tuple[keras.Variable, Any]]
 
 AXIS = "devices"
 """The axis of the mesh of devices that share an update."""
@@ -119,7 +120,8 @@ class Compiled:
         tf32: bool = False,
         complete: bool = False,
     ) -> None:
-        self._scoped = _complete_scopes if complete else contextlib.nullcontext
+        self._constants: _Constants = {}
+        self._complete = complete
         self.with_xla = with_xla
         self._tf32 = tf32
         self._state = _SideBySide(state)
@@ -135,7 +137,8 @@ class Compiled:
     def _trace(self, shapes: Any, arrays: Sequence[Any], arguments: Sequence[Nest | Packed]) -> Any:
         if (lowered := self._lowered.get(shapes)) is None:
             precision = jax.default_matmul_precision("tensorfloat32") if self._tf32 else contextlib.nullcontext()
-            with self._scoped(), precision, in_canonical_order() if _on_cpu() else with_enough_channels():
+            scopes = _complete_scopes(self._constants) if self._complete else contextlib.nullcontext()
+            with scopes, precision, in_canonical_order() if _on_cpu() else with_enough_channels():
                 pure = self._state.pure(of_arrays(self._function, arguments, jax.lax.bitcast_convert_type))
                 lowered = jax.jit(pure, out_shardings=_placement()).lower(self._state.joined(), arrays)
                 self._lowered[shapes] = lowered
@@ -143,6 +146,8 @@ class Compiled:
 
     def __call__(self, *arguments: Nest | Packed) -> Any:
         """Return what the function returns. It may read NumPy arrays where they are, until it returns."""
+        for variable, value in self._constants.values():
+            check_unchanged(variable.path, value, variable._value)
         arrays, shapes = arrays_of(arguments)
         if (program := self._programs.get(shapes)) is None:
             program = self._programs[shapes] = self._trace(shapes, arrays, arguments).compile(_compiler_options())
@@ -262,14 +267,14 @@ def _pure(function: Callable[..., Any], state: Variables) -> Callable[..., Any]:
 
 def _scope(variables: Variables, values: Sequence[Tensor]) -> Any:
     mapping = list(zip(variables, values, strict=True))
-    kind = _CompleteScope if _CompleteScope.entered and mapping else keras.StatelessScope
+    kind = _CompleteScope if _CompleteScope.constants is not None and mapping else keras.StatelessScope
     return kind(mapping, collect_losses=True, initialize_variables=False)
 
 
 class _CompleteScope(keras.StatelessScope):  # type: ignore[misc]
-    """Reports the variables that are used in it and that it has no value of."""
+    """Reports the variables that are used in it and that it has no value of, and keeps the values that are read."""
 
-    entered = False
+    constants: _Constants | None = None
 
     def __init__(self, mapping: Any, **options: Any) -> None:
         super().__init__(mapping, **options)
@@ -278,6 +283,8 @@ class _CompleteScope(keras.StatelessScope):  # type: ignore[misc]
     def get_current_value(self, variable: keras.Variable) -> Any:
         if id(variable) not in self._known:
             report(variable.path, assigned=False, trainable=variable.trainable)
+            if self.constants is not None:
+                self.constants.setdefault(id(variable), (variable, variable._value))
         return super().get_current_value(variable)
 
     def add_update(self, update: Any) -> None:
@@ -295,13 +302,13 @@ class _Probe(keras.StatelessScope):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def _complete_scopes() -> Iterator[None]:
+def _complete_scopes(constants: _Constants) -> Iterator[None]:
     """Let scopes be complete meanwhile."""
-    before, _CompleteScope.entered = _CompleteScope.entered, True
+    before, _CompleteScope.constants = _CompleteScope.constants, constants
     try:
         yield
     finally:
-        _CompleteScope.entered = before
+        _CompleteScope.constants = before
 
 
 def _placement(*axes: str | None) -> Any:
