@@ -559,6 +559,11 @@ class ReplayLearner(Learner):
             own += tuple(f"{name}_optimizer/" for name in saved.trained_by.make_variables(1))
             variables = {name: one for name, one in variables.items() if not name.startswith(own)}
             arrays = {name: one for name, one in arrays.items() if not name.startswith(own)}
+        for prefix in [f"{name}_optimizer/" for name in self._optimizers if self._build_models().is_number(name)]:
+            if len({frozenset(name for name in each if name.startswith(prefix)) for each in (variables, arrays)}) == 2:
+                warnings.warn(f"{prefix[:-1]} begins anew: an earlier version saved that of another kind", stacklevel=4)
+                variables = {name: one for name, one in variables.items() if not name.startswith(prefix)}
+                arrays = {name: one for name, one in arrays.items() if not name.startswith(prefix)}
         restore(variables, arrays, directory)
         self.gradient_steps = int(saved.replay["gradient_steps"])
         self.offline_steps = int(saved.replay.get("offline_steps", 0))

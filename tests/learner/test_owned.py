@@ -14,6 +14,7 @@ import pytest
 from keras import layers, ops
 
 import actor_learner as al
+from actor_learner.algorithms import optimizers
 from actor_learner.algorithms.off_policy.base import Loss, LossGroup
 from actor_learner.algorithms.returns import mean_valid
 from actor_learner.spaces.structure import action_structure
@@ -259,6 +260,16 @@ class More(al.SAC):
         loss = super().temperature_loss(models, minibatch)
         wanted = loss.value / models.variables["log_ent_coef"].value + ops.mean(minibatch["log_prob"])
         return loss._replace(metrics={**loss.metrics, "wanted": -wanted})
+
+
+def test_a_temperature_s_optimizer_of_another_kind_begins_anew(tmp_path, monkeypatch):
+    algorithm = al.SAC(optimizer=keras.optimizers.Adafactor(0.01), learning_starts=0, minibatch_size=16)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(optimizers, "_RELATIVE", ())
+        off_policy_learner(algorithm, TORQUES).save(tmp_path / "saved")
+    with pytest.warns(UserWarning, match="log_ent_coef_optimizer begins anew"):
+        learner = al.Learner.load(tmp_path / "saved", algorithm=algorithm)
+    assert learner.update(random_trajectory(TORQUES))["ent_coef"] > 0
 
 
 def test_noise_of_a_subclass_stands_behind_that_of_its_base():
