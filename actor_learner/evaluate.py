@@ -135,7 +135,7 @@ def evaluate(
     seat: int | None = None,
     policies: Mapping[str, Any] | None = None,
     policy_of: Mapping[str, str] | Callable[[Any], str] | None = None,
-    calls: bool | None = None,
+    calls: bool | Sequence[Sequence[Any]] | None = None,
     info_keys: Sequence[str] | None = None,
 ) -> Evaluation:
     """Plays `episodes` episodes in this process.
@@ -173,7 +173,7 @@ def evaluate(
         record: "minari:NAME": the name of a new Minari dataset of these episodes. Needs single environments, of which
             one is stepped. None: nothing is recorded.
         calls: Repeats the calls of the environments' methods (`actors.call`) that the run ended with before the first
-            episode; None: if environment and `env_kwargs` are the run's.
+            episode; None: if environment and `env_kwargs` are the run's. Or other ones, as `actors.calls` returns them.
         info_keys: Numeric entries of the last step's `info` to report; by default the run's, else `is_success`.
 
     Raises:
@@ -189,11 +189,11 @@ def evaluate(
     if record is not None and num_envs > 1:
         raise refusal("num_envs", "1 where episodes are recorded", num_envs)
     config = RecordedConfig()
-    repeated: Sequence[Sequence[Any]] = ()
+    repeated = calls if isinstance(calls, Sequence) else ()
     if isinstance(run_dir_or_network, (str, os.PathLike)):
         run = open_run(run_dir_or_network)
         run_dir_or_network, config = run.weights, read_config(run.path)
-        if calls or (calls is None and is_runs_own(config, env, env_kwargs)):
+        if calls is True or (calls is None and is_runs_own(config, env, env_kwargs)):
             repeated = last_calls(run.checkpoints) if run.checkpoint is None else RunState.read(run.checkpoint).calls
     wrapping = {"vectorization": vectorization, "wrappers": wrappers, "wrapper_kwargs": wrapper_kwargs}
     factory = resolve_env(**run_environment(config, env=env, env_kwargs=env_kwargs, **wrapping), check_pickle=False)

@@ -186,12 +186,17 @@ class RunCallbacks:
         of_training = of_episodes(metric) and metric not in self._reports
         return self.meter is None or not of_training or self.meter.is_settled(episodes)
 
-    def best_metric(self, best_by: str) -> str:
-        """Return the metric that tells the best checkpoint. Raises ValueError for an evaluation that isn't there."""
-        found = next((one.return_metric for one in self._callbacks if hasattr(one, "return_metric")), None)
+    def best_metric(self, best_by: str) -> tuple[str, bool]:
+        """Return the metric that tells the best checkpoint, and whether `actors.call` changes what it is of.
+
+        Raises ValueError for an evaluation that isn't there.
+        """
+        found = next((one for one in self._callbacks if hasattr(one, "return_metric")), None)
         if best_by == "evaluation" and found is None:
             raise refusal("best_by", "'auto' or 'training' without an al.callbacks.Evaluate", best_by)
-        return TRAINING_RETURN if best_by == "training" or found is None else str(found)
+        if best_by == "training" or found is None:
+            return TRAINING_RETURN, True
+        return found.return_metric, getattr(found, "repeats_calls", False)
 
     def _warn_of_dropped(self, kept: Mapping[str, Any], logs: Mapping[str, Any]) -> None:
         """Warn, once, of values that a callback has put into `logs` and that go nowhere."""

@@ -32,7 +32,8 @@ class Evaluate(Callback):
 
     Args:
         every_steps: Env steps between two evaluations; while a run learns offline, gradient steps.
-        env: As for `train`; by default the run's environment, without the effects of `actors.call`.
+        env: As for `train`; by default the run's environment, in which the calls of `actors.call` are repeated, unless
+            `env_kwargs` are given.
         episodes: Number of episodes in one evaluation.
         env_kwargs: Keyword arguments of the environment; by default those of the run, if the environment is the run's.
         seed: Seeds the environments, and the actions with `deterministic=False`.
@@ -92,10 +93,15 @@ class Evaluate(Callback):
         found = {f"{self.name}/{figure}": direction for figure, direction in better.items()}
         self.reports = found | dict(self.reports if isinstance(self.reports, Mapping) else dict.fromkeys(self.reports))
 
+    @property
+    def repeats_calls(self) -> bool:
+        """Whether the environment is the run's own, so that the calls of `actors.call` are repeated in it."""
+        return self.env_kwargs is None and (self.env is None or same_env(self.env, self.config.env))
+
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Resolve the environment, and export the policy, of which evaluations replace only the weights."""
         arguments = {**self.config.env_arguments, **self._wrapping}
-        if self.env_kwargs is not None or not (self.env is None or same_env(self.env, self.config.env)):
+        if not self.repeats_calls:
             arguments["env_kwargs"] = self.env_kwargs
         if self.env is not None:
             arguments["env"] = self.env
@@ -151,6 +157,7 @@ class Evaluate(Callback):
             autoreset_mode=self.config.autoreset_mode,
             opponent=self.opponent,
             info_keys=self.config.info_keys,
+            calls=self.actors.calls if self.repeats_calls else False,
         )
 
     def _recorded(self) -> Any:

@@ -114,6 +114,11 @@ def _as_lists(value: Any) -> Any:
     return {key: _as_lists(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
+def same_calls(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Return whether calls, as `ActorPool.calls` returns them, set the same: of those, only the order may differ."""
+    return one == other or sorted(map(repr, one)) == sorted(map(repr, other))
+
+
 def encode(calls: Iterable[Call]) -> str:
     return json.dumps([list(call) for call in calls])
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from actor_learner.algorithms import BY_NAME
 from actor_learner.algorithms.hyperparameters import Metric
+from actor_learner.environments.calls import same_calls
 from actor_learner.runs.checkpoints import RunState
 from actor_learner.runs.league import League
 from actor_learner.runs.metrics import HOST
@@ -142,7 +143,8 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
 class EpisodeWindow:
     """The episodes that began and ended since a moment. They count once each environment has ended one.
 
-    Short episodes end first: before long ones do, the mean return is that of the short ones alone.
+    Short episodes end first: before long ones do, the mean return is that of the short ones alone. The mean is of the
+    newest ones: a window may be long, and the policy of its beginning another one.
 
     begins: True if all environments begin an episode at that moment.
     """
@@ -150,21 +152,21 @@ class EpisodeWindow:
     def __init__(self, num_envs: int, *, begins: bool) -> None:
         self._begun = np.full(num_envs, begins)  # True where the episode under way began in the window
         self._ended = np.zeros(num_envs, bool)
-        self._count, self._total = 0, 0.0
+        self._count, self._returns = 0, deque[float](maxlen=max(EPISODE_WINDOW, num_envs))
 
     def add(self, envs: Array, returns: Array) -> None:
         """Add the episodes that ended in a batch: the environment of each, and its return."""
         counted = self._begun[envs] & np.isfinite(returns)
         self._ended[envs[counted]] = self._begun[envs] = True
         self._count += int(counted.sum())
-        self._total += float(returns[counted].sum())
+        self._returns.extend(returns[counted].tolist())
 
     def is_whole(self, least: int = EPISODE_WINDOW) -> bool:
         return self._count >= least and bool(self._ended.all())
 
     @property
     def mean(self) -> float:
-        return self._total / self._count
+        return float(np.mean(self._returns))
 
 
 def of_episodes(name: str) -> bool:
@@ -192,15 +194,22 @@ class Meter:
         """The figures of the last episodes, by name, of each policy where there are several."""
         self._calls = actors.calls
         self._all, self._recent = self._new_windows(begins=True), self._new_windows(begins=True)
+        self._since_call: dict[str, EpisodeWindow] = {}
 
     def _new_windows(self, *, begins: bool) -> dict[str, EpisodeWindow]:
         sizes = {policy.name: policy.layout.spec.num_envs for policy in self._actors.policies}
         return {name: EpisodeWindow(sizes[name], begins=begins) for name in self._learner.members}
 
     def _notice_calls(self) -> None:
-        """Begin the windows anew where a call has changed the environments: returns before and after don't compare."""
-        if self._calls != (calls := self._actors.calls):
-            self._calls = calls
+        """Begin the windows anew where a call has changed the environments: returns before and after don't compare.
+
+        Where calls come more often than a window lasts, the windows go on: else none would ever be whole.
+        """
+        if same_calls(self._calls, calls := self._actors.calls):
+            return
+        is_rare = all(window.is_whole() for window in self._since_call.values())
+        self._calls, self._since_call = calls, self._new_windows(begins=False)
+        if is_rare:
             self._all, self._recent = self._new_windows(begins=False), self._new_windows(begins=False)
 
     def is_settled(self, least: int = EPISODE_WINDOW) -> bool:
@@ -247,7 +256,7 @@ class Meter:
         for policy, found in by_policy(self._actors.episodes, self._config.of_policies).items():
             for name, values in found.items():
                 self.windows[prefix_of(policy) + name].extend(filter(math.isfinite, map(float, values)))
-            for windows in (self._all, self._recent):
+            for windows in (self._all, self._recent, self._since_call):
                 if policy in windows:
                     windows[policy].add(ended_envs[policy], found["return"])
         seconds, self._previous = now - self._previous, now

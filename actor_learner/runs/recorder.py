@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actor_learner.environments.calls import same_calls
 from actor_learner.networks.saving import load_network
 from actor_learner.runs.artifacts import write_incident
 from actor_learner.runs.checkpoints import TRAINING_RETURN, Checkpoints, RunState
@@ -49,9 +50,9 @@ class Recorder:
         actors: ActorPool,
         learner: Learner,
         league: League | None = None,
-        best_metric: str = TRAINING_RETURN,
+        best_metric: tuple[str, bool] = (TRAINING_RETURN, True),
     ) -> None:
-        self._league, self._best_metric = league, best_metric
+        self._league, (self._best_metric, self._follows_calls) = league, best_metric
         self._evaluated: float | None = None  # the return of an evaluation after the last update
         self._run, self._config, self._actors, self._learner = start.run, config, actors, learner
         self._checkpoints = Checkpoints(start.run.checkpoints, config.keep_checkpoints, config.keep_best_checkpoints)
@@ -64,6 +65,7 @@ class Recorder:
         self._tried_at = self._tried_updates = -math.inf
         self._tried_steps = start.state.env_steps + start.state.offline_steps
         self._failed = self._updating = False
+        self._calls = actors.calls  # those that an evaluation after the last update was made with
         self._learned: list[np.ndarray[Any, Any]] | None = None
         self._undone_in_a_row: Counter[str] = Counter()  # by policy
         self.write_more: Callable[[Path], object] = lambda folder: None
@@ -87,7 +89,7 @@ class Recorder:
 
     def begin_update(self) -> None:
         """Mark the start of an update: until its row is recorded, no checkpoint of the learner is written."""
-        self._updating = True
+        self._updating, self._calls = True, self._actors.calls
 
     def end_epoch(self) -> None:
         """Copy the learned weights, for checkpoints: callbacks may now put in averages or the best ones."""
@@ -240,6 +242,7 @@ class Recorder:
             self._events.flush()
         now = self.meter.judge() if self._best_metric == TRAINING_RETURN else self._evaluated
         best = self._is_best(now)
+        ends = self._follows_calls and not same_calls(self._calls, self._actors.calls)  # later returns don't compare
         return RunState(
             env_steps=self._learner.env_steps,
             offline_steps=self._learner.offline_steps,
@@ -247,7 +250,7 @@ class Recorder:
             time_seconds=self.meter.seconds,
             actor_restarts=self.meter.actor_restarts,
             episodes={name: list(values) for name, values in self.meter.windows.items()},
-            best_return=now if best else self._best_return,
+            best_return=None if ends else now if best else self._best_return,
             best_metric=self._best_metric,
             best=best,
             milestone=self._reaches_milestone(since=self._saved.env_steps + self._saved.offline_steps),
@@ -261,9 +264,8 @@ class Recorder:
     @property
     def _best_return(self) -> float | None:
         """The highest return of a checkpoint; None if those so far are of another metric, or before the last call."""
-        by_training = self._best_metric == TRAINING_RETURN
         compares = self._saved.best_metric == self._best_metric
-        compares &= not by_training or self._saved.calls == self._actors.calls
+        compares &= not self._follows_calls or same_calls(self._saved.calls, self._calls)
         return self._saved.best_return if compares else None
 
     def _is_best(self, now: float | None) -> bool:

@@ -200,7 +200,7 @@ def test_a_return_chooses_the_best_once_episodes_of_every_environment_have_ended
     callbacks, options = [stopping, stop], {"total_steps": 40 * 16, "keep_checkpoints": 50, "keep_best_checkpoints": 50}
     result = al.train(config(tmp_path, env=OfTwoKinds, callbacks=callbacks, **options))
     best = [state for path in checkpoint_folders(tmp_path / "checkpoints") if (state := RunState.read(path)).best]
-    assert (best[-1].updates, best[-1].best_return) == (19, -(152 + 150) / 153)
+    assert (best[-1].updates, best[-1].best_return) == (19, -(99 + 150) / 100)
     assert stopping.best_epoch >= 18
     assert result.metrics["updates"] > 19
     assert result.stopped_by == "StopOnReturn"  # once the long episode isn't among the last 100
@@ -223,6 +223,34 @@ def test_the_easy_phase_of_a_curriculum_is_not_the_best_for_ever(tmp_path):
     states = [RunState.read(path) for path in checkpoint_folders(tmp_path / "checkpoints")]
     assert {state.best_return for state in states if state.best} == {50.0, 10.0}
     assert states[0].best_return == 10.0
+    for given, expected in ((None, {50.0, 10.0}), ({}, {0.0})):  # the run's environment with its calls, or another one
+        evaluate = al.callbacks.Evaluate(400, episodes=1, env_kwargs=given)
+        more = {"callbacks": [Easier(), evaluate], **options}
+        al.train(config(tmp_path / str(given), env=Curriculum, **more))
+        rows = read_metrics(tmp_path / str(given))
+        assert {row["evaluation/return_mean"] for row in rows if "evaluation/return_mean" in row} == expected
+        states = [RunState.read(path) for path in checkpoint_folders(tmp_path / str(given) / "checkpoints")]
+        assert {state.best_return for state in states if state.best} == expected
+
+
+class EveryUpdate(al.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.actors.call("set_difficulty", logs["updates"])
+
+
+class Repeats(al.callbacks.Callback):
+    """Sets the same again and again, in turn: the order of the calls changes, and nothing else."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.actors.call("set_options", {"ab"[logs["updates"] % 2]: 1})
+
+
+@pytest.mark.parametrize("calls", [EveryUpdate, Repeats])
+def test_calls_at_every_update_leave_returns_that_count(tmp_path, calls):
+    stop = al.callbacks.StopOnReturn(0.0)
+    options = {"envs_per_actor": 8, "unroll_length": 10, "total_steps": 32 * 80, "callbacks": [calls(), stop]}
+    result = al.train(config(tmp_path, env=Curriculum, **options))
+    assert (result.stopped_by, result.metrics["updates"]) == ("StopOnReturn", 15)
 
 
 def test_evaluations_report_success_and_end_a_run_at_a_return_or_at_a_success_rate(tmp_path):
