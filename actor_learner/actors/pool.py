@@ -373,9 +373,9 @@ class ActorPool:
 
         All calls are made, in their order. An actor that replaces another one repeats them before its environments'
         first reset, in their order, and so does a run that resumes from a checkpoint; a method that raises there is
-        called after the reset. Of calls that set the same only the last one is repeated: those of one method whose
-        arguments before the last one, texts and whole numbers, are equal, and of dicts the keys. So let a method set a
-        value, not add to it.
+        called after the reset. Of calls that set the same only the last one is repeated: those of one method with
+        as many arguments, and before the last one the same texts, whole numbers directly after a text, and keys of
+        dicts. So let a method set a value, not add to it.
 
         Args:
             name: The name of a method of each sub-environment, which is found through its wrappers as in Gymnasium's

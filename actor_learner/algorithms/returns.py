@@ -126,16 +126,18 @@ def mean_valid(values: Tensor, valid: Tensor) -> Tensor:
     Raises ValueError for values of another shape: `[N, 1] - [N]` is `[N, N]`, each row with each.
     """
     found, expected = shape_of(values), shape_of(valid)
-    if found is not None and expected is not None and found != expected:
-        raise refusal("values", f"of the shape of `valid`, {list(expected)}", list(found))
+    if found is not None and expected is not None:
+        known = all(None in pair or pair[0] == pair[1] for pair in zip(found, expected, strict=False))
+        if len(found) != len(expected) or not known:
+            raise refusal("values", f"of the shape of `valid`, {list(expected)}", list(found))
     weight = ops.cast(valid, values.dtype)
     return ops.sum(values * weight) / ops.maximum(ops.sum(weight), 1.0)
 
 
-def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
-    """Return a tensor's shape, () for a number; None if TensorFlow knows it only when the graph runs."""
+def shape_of(tensor: Tensor) -> tuple[int | None, ...] | None:
+    """Return a tensor's shape, () for a number; None, also in it, for what TensorFlow knows when the graph runs."""
     shape = getattr(tensor, "shape", ())
-    return None if getattr(shape, "rank", 0) is None or None in (sizes := tuple(shape)) else sizes
+    return None if getattr(shape, "rank", 0) is None else tuple(shape)
 
 
 def mean_divergence(log_ratio: Tensor, valid: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ class Evaluate(Callback):
         if wrappers is not None:
             found = check_wrappers("wrappers", wrappers)
             self._wrapping = {"wrappers": found, "wrapper_kwargs": wrapper_kwargs}
-        self.reports: dict[str, str | None] = {}
+        self.reports = _directions(self.reports)  # of a subclass
         self.return_metric = f"{name}/return_mean"
         self.evaluation: Evaluation | None = None
         """The newest result."""
@@ -91,12 +91,14 @@ class Evaluate(Callback):
         for key in self.config.info_keys:
             better |= {key: "max", f"{key}_low": None, f"{key}_high": None}
         found = {f"{self.name}/{figure}": direction for figure, direction in better.items()}
-        self.reports = found | dict(self.reports if isinstance(self.reports, Mapping) else dict.fromkeys(self.reports))
+        self.reports = found | _directions(self.reports)
 
     @property
     def repeats_calls(self) -> bool:
         """Whether the environment is the run's own, so that the calls of `actors.call` are repeated in it."""
-        return self.env_kwargs is None and (self.env is None or same_env(self.env, self.config.env))
+        return (
+            self.env_kwargs is None and not self._wrapping and (self.env is None or same_env(self.env, self.config.env))
+        )
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Resolve the environment, and export the policy, of which evaluations replace only the weights."""
@@ -163,6 +165,10 @@ class Evaluate(Callback):
     def _recorded(self) -> Any:
         folder = Path(self.run_dir) / "videos" / f"{self.learner.steps:010}"
         return recorded(self._factory, folder, self.video)
+
+
+def _directions(reports: Collection[str]) -> dict[str, str | None]:
+    return dict(reports) if isinstance(reports, Mapping) else dict.fromkeys(reports)
 
 
 def _figures(evaluation: Evaluation) -> dict[str, float]:

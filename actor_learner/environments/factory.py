@@ -431,9 +431,9 @@ def _own_copies(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     memo: dict[int, Any] = {}
     with contextlib.suppress(RecursionError):  # a list may hold itself
         memo.update((id(array), array) for array in _read_only_arrays(kwargs))
-    found = dict(kwargs)
+    found, trials = dict(kwargs), []
     for name, value in kwargs.items():
-        trial = dict(memo)  # a copy that fails leaves half of itself there
+        trials.append(trial := dict(memo))  # a copy that fails leaves half of itself there; all live, for their ids
         with contextlib.suppress(Exception):
             found[name] = copy.deepcopy(value, trial)
             memo = trial

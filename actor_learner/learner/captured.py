@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
+
+import numpy as np
 
 _REMEDY = "return it, or the model that it belongs to, from the algorithm's `models`"
 
 
-def check_unchanged(name: str, before: object, now: object) -> None:
+def check_unchanged(name: str, before: Any, now: Any) -> None:
     """Raise ValueError for a variable that has another value than the one that an update holds as a constant."""
-    if now is not before:
+    if not np.array_equal(before, now):
         raise ValueError(
             "A variable that isn't the learner's was changed after an update read it, which has the old value as a "
             f"constant on JAX: {_REMEDY}. Received: {name!r}"

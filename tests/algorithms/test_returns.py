@@ -142,3 +142,6 @@ def test_a_shape_that_only_the_graph_knows_is_not_refused():
     specs = [tf.TensorSpec(shape, "float32") for shape in (None, [None])]
     if keras.backend.backend() == "tensorflow":
         assert float(tf.function(returns.mean_valid, specs)(tf.constant([1.0, 3.0]), tf.ones(2))) == 2.0
+        specs[0] = tf.TensorSpec([None, 1], "float32")
+        with pytest.raises(ValueError, match=r"shape of `valid`, \[None\]. Received: values=\[None, 1\]"):
+            tf.function(returns.mean_valid, specs).get_concrete_function()

@@ -69,6 +69,7 @@ class NodeHost:
         self._counts = {startup.actor: startup.num_envs for startup in start.startups}
         self._outbox: queue.SimpleQueue[tuple[int, Done] | Exception] = queue.SimpleQueue()
         self._sender_ended = threading.Event()  # nothing more is sent
+        self._is_closing = False  # only signs of life are sent
         self._spaces: dict[str, Spaces] = {}
         self._blocks_of: dict[tuple[int, int], int] = {}  # by actor and batch
         with warnings.catch_warnings(record=True) as caught:
@@ -97,6 +98,7 @@ class NodeHost:
             except Exception as error:
                 self._outbox.put(error)
                 self._sender_ended.wait(BEAT_SECONDS)
+            self._is_closing = True
             self._group.close()  # its environments, before the learner goes on to end what is left
             connection.end()
         finally:
@@ -165,7 +167,7 @@ class NodeHost:
                     sent = time.monotonic()
                 if (now := time.monotonic()) - looked > _LINES_SECONDS:
                     looked = now
-                    if not self._send_news(connection):
+                    if not (self._is_closing or self._send_news(connection)):
                         return
                 if now - sent > BEAT_SECONDS:
                     connection.send(Frame(Kind.BEAT))

@@ -146,8 +146,10 @@ class Compiled:
 
     def __call__(self, *arguments: Nest | Packed) -> Any:
         """Return what the function returns. It may read NumPy arrays where they are, until it returns."""
-        for variable, value in self._constants.values():
-            check_unchanged(variable.path, value, variable._value)
+        for key, (variable, value) in self._constants.items():
+            if variable._value is not value:
+                check_unchanged(variable.path, value, variable._value)
+                self._constants[key] = variable, variable._value
         arrays, shapes = arrays_of(arguments)
         if (program := self._programs.get(shapes)) is None:
             program = self._programs[shapes] = self._trace(shapes, arrays, arguments).compile(_compiler_options())
