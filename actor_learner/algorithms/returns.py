@@ -127,8 +127,8 @@ def mean_valid(values: Tensor, valid: Tensor) -> Tensor:
     """
     found, expected = shape_of(values), shape_of(valid)
     if found is not None and expected is not None:
-        known = all(None in pair or pair[0] == pair[1] for pair in zip(found, expected, strict=False))
-        if len(found) != len(expected) or not known:
+        differ = any(None not in (a, b) and a != b for a, b in zip(found, expected, strict=False))
+        if len(found) != len(expected) or differ:
             raise refusal("values", f"of the shape of `valid`, {list(expected)}", list(found))
     weight = ops.cast(valid, values.dtype)
     return ops.sum(values * weight) / ops.maximum(ops.sum(weight), 1.0)
