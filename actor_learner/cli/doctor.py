@@ -44,6 +44,7 @@ _OPTIONAL = "cloudpickle ray rich matplotlib moviepy mujoco ale-py box2d-py box2
 _LIMITS = {"open files": "RLIMIT_NOFILE", "processes": "RLIMIT_NPROC", "address space": "RLIMIT_AS"}
 _MIN_LIMITS = {"open files": (256, "-n"), "processes": (64, "-u")}  # for a small run, and ulimit's flag
 _MIN_MEMORY_GB = 1.0
+_PINNED_BYTES = 2**26  # of a small run's batches
 _SHM = "/dev/shm"  # noqa: S108 - only its size is read
 _VARIABLES = re.compile(
     "KERAS_BACKEND|KERAS_HOME|JAX_PLATFORMS|CUDA_VISIBLE_DEVICES|(TF_)?XLA_FLAGS|MUJOCO_GL|SDL_VIDEODRIVER|LD_PRELOAD|"
@@ -267,6 +268,8 @@ def train_briefly() -> dict[str, Any]:
         learner = Learner(actors.network, PPO(minibatch_size=64, epochs=2), action_space=actors.action_space)
         _update(actors, learner)
         found["seconds to the first update"] = round(time.perf_counter() - start, 1)
+        if "GPU" in learner.device:
+            found["batches, for copies to the GPU"] = _pinning()
         steps_before, start, seconds = learner.env_steps, time.perf_counter(), 0.0
         while seconds < SECONDS:
             _update(actors, learner)
@@ -274,6 +277,20 @@ def train_briefly() -> dict[str, Any]:
         found["updates"] = learner.updates
         found["env steps per second"] = round((learner.env_steps - steps_before) / seconds)
     return found
+
+
+def _pinning() -> str:
+    """Return whether the GPU's driver keeps memory in place for copies, or why it doesn't."""
+    from actor_learner.actors.transport.pinned import Pin
+    from actor_learner.actors.transport.shared_memory import Arena
+
+    arena = Arena.create()
+    try:
+        arena.reserve(_PINNED_BYTES)
+        (pin := Pin(arena)).close()
+        return pin.outcome
+    finally:
+        arena.close()
 
 
 def _update(actors: Any, learner: Any) -> None:

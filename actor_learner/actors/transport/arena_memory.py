@@ -13,6 +13,7 @@ from actor_learner.actors.device_acting import StepRows
 from actor_learner.actors.group import Plan
 from actor_learner.actors.transport.batches import ArenaPlan, Blocks, share_of
 from actor_learner.actors.transport.messages import Assignment
+from actor_learner.actors.transport.pinned import Pin
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.actors.transport.weights import WeightSlots
 from actor_learner.environments.opponents import Opponent
@@ -30,6 +31,7 @@ class ArenaMemory:
     weights: WeightSlots
     opponents: tuple[Opponent, ...] = ()  # of the columns that are assigned from now on
     heartbeats: Array  # `[num_actors]` int64, the counters of the actors' steps
+    pin: Pin | None = None
 
     def __init__(self) -> None:
         self.arena = Arena.create()
@@ -65,6 +67,7 @@ class ArenaMemory:
             self.step_rows = StepRows(**parts.steps)
             self.step_rows.inputs.view(np.uint8).fill(0)  # a step is computed for rows that no actor has written, too
         self._env_counts = plan.env_counts
+        self.pin = Pin(self.arena)
 
     @property
     def version(self) -> int:
@@ -162,4 +165,6 @@ class ArenaMemory:
             self.weights.close()
             self._frozen = self._frozen[:0].copy()
             self.heartbeats = self.heartbeats.copy()
+        if self.pin is not None:
+            self.pin.close()
         self.arena.close()
