@@ -34,6 +34,7 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import choice_counts
 from actor_learner.system import compile_cache
 from actor_learner.system.files import one_line
+from actor_learner.system.keras_import import import_keras
 from actor_learner.system.machine import learner_cores, renew_suggestion, size_text
 from actor_learner.system.policies import of_one, policy_folder
 
@@ -63,6 +64,7 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     compile_cache.begin(config.learner_threads)
     # Only the backend finds GPUs. Where none is asked for, the actors start meanwhile.
     if config.device == "gpu" or config.devices > 1 or config.tf32:
+        import_keras()
         from actor_learner.learner.backend import resolve_device
 
         device = resolve_device(config.device, config.devices)

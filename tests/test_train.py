@@ -288,6 +288,16 @@ def test_what_is_refused_leaves_no_run(tmp_path, changes, message):
     assert {file.name for file in tmp_path.glob("run/*")} <= {"logs"}
 
 
+@WITHOUT_GPU
+@pytest.mark.slow
+def test_a_gpu_that_isnt_there_is_one_line(tmp_path):
+    """TensorFlow would say in nine lines that it finds no driver."""
+    command = [sys.executable, "-m", "actor_learner", "train", "--device", "gpu", "--quiet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patience(120), check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("actor-learner: error: `--device gpu` needs a GPU")
+
+
 def test_training_in_a_thread_leaves_signal_handlers_alone(tmp_path):
     results = []
     options = config(tmp_path, num_actors=0, callbacks=[StopAtOnce()])

@@ -24,7 +24,7 @@ class A2C(ActorCritic):
     normalization, and RMSprop with alpha 0.99 and epsilon 1e-5 outside the root.
     """
 
-    learning_rate: Schedule = hyperparameter(7e-4, "step size of the optimizer, or a schedule")
+    learning_rate: Schedule = hyperparameter(7e-4, "step size of the optimizer, or a schedule: linear_1e-3 falls to 0")
     gae_lambda: float = hyperparameter(1.0, "trade-off of bias and variance in GAE, 0 to 1")
 
     def default_optimizer(self) -> keras.Optimizer:

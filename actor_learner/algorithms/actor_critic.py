@@ -24,7 +24,7 @@ class ActorCritic(OnPolicy):
     """
 
     gae_lambda: float = hyperparameter(0.95, "trade-off of bias and variance in GAE, 0 to 1")
-    ent_coef: Schedule = hyperparameter(0.0, "weight of the entropy bonus, or a schedule")
+    ent_coef: Schedule = hyperparameter(0.0, "weight of the entropy bonus, or a schedule: linear_0.01")
     vf_coef: float = hyperparameter(0.5, "weight of the value loss")
     normalize_advantage: bool = hyperparameter(False, "normalize advantages within each minibatch")
 

@@ -55,7 +55,7 @@ class Hyperparameters(NamedFields, ABC):
     Raises ValueError for a value out of range.
     """
 
-    learning_rate: Schedule = hyperparameter(3e-4, "step size of the optimizer, or a schedule")
+    learning_rate: Schedule = hyperparameter(3e-4, "step size of the optimizer, or a schedule: linear_1e-3 falls to 0")
     max_grad_norm: float | None = hyperparameter(0.5, "largest global norm of the gradient; none: not clipped")
     optimizer: Optimizer = hyperparameter(
         None, "adam or rmsprop; none: the algorithm's own; in Python also a Keras optimizer to clone, with its own rate"
@@ -101,6 +101,9 @@ class Hyperparameters(NamedFields, ABC):
 
     COMPARES_DRAWS: ClassVar[bool] = False
     """Whether the loss takes the ratio of the learner's and the actors' probabilities of an action."""
+
+    UNUSED: ClassVar[tuple[str, ...]] = ()
+    """Fields of its bases that the algorithm has no use for, and that are no flags."""
 
     STRAY: ClassVar[tuple[str, ...]] = ()
     """Methods that the learner of such an algorithm never calls."""

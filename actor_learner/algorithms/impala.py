@@ -48,7 +48,7 @@ class Impala(ActorCritic):
         >>> algorithm = al.Impala(optimizer=optimizer, vf_coef=0.25, ent_coef=0.01, clip_reward=1.0)
     """
 
-    learning_rate: Schedule = hyperparameter(7e-4, "step size of the optimizer, or a schedule")
+    learning_rate: Schedule = hyperparameter(7e-4, "step size of the optimizer, or a schedule: linear_1e-3 falls to 0")
     gae_lambda: float = hyperparameter(1.0, "V-trace's lambda: trade-off of bias and variance, 0 to 1")
     rho_clip: float | None = hyperparameter(
         1.0,

@@ -34,7 +34,9 @@ class PPO(ActorCritic):
     changes.
     """
 
-    clip_range: Schedule = hyperparameter(0.2, "largest rewarded change of the probability ratio, or a schedule")
+    clip_range: Schedule = hyperparameter(
+        0.2, "largest rewarded change of the probability ratio, or a schedule: linear_0.2"
+    )
     clip_range_vf: Schedule | None = hyperparameter(None, "largest change of the value; none: not clipped")
     normalize_advantage: bool = hyperparameter(True, "normalize advantages within each minibatch")
     target_kl: float | None = hyperparameter(None, "end an update at a minibatch whose update_kl exceeds 1.5 x this")

@@ -39,7 +39,9 @@ class PQN(QLearning, OnPolicy):
     in the first updates.
     """
 
-    learning_rate: Schedule = hyperparameter(2.5e-4, "step size of the optimizer, or a schedule")
+    learning_rate: Schedule = hyperparameter(
+        2.5e-4, "step size of the optimizer, or a schedule: linear_1e-3 falls to 0"
+    )
     max_grad_norm: float | None = hyperparameter(10.0, "largest global norm of the gradient; none: not clipped")
     q_lambda: float = hyperparameter(0.65, "trade-off of bias and variance in Q(lambda), 0 to 1")
     epochs: int = hyperparameter(2, "passes over each batch")

@@ -163,7 +163,7 @@ def _machine() -> dict[str, Any]:
         "memory, GB": here["memory_gb"],
         "memory available, GB": _gigabytes(machine.system_available()),
         "memory by cgroup limit, GB": _gigabytes(machine.cgroup_limit()),
-        "NVIDIA's driver": driver_version(),
+        "NVIDIA's driver": driver_version() or "none",
     }
 
 

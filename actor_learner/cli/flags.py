@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from actor_learner.cli.parser import Parser
+from actor_learner.cli.parser import FIELDS, Parser
 from actor_learner.config.config import ENV_HELP, TrainConfig
 from actor_learner.config.file import NO_FILE, ConfigFile, read_config_file
 from actor_learner.config.references import algorithm_class, imported
@@ -91,7 +91,7 @@ def add_config_flags(
         _add_flag(groups[field.metadata["group"]], field, hints[field.name])
     hints = typing.get_type_hints(algorithm)
     for field in dataclasses.fields(algorithm):
-        if field.init:
+        if field.init and field.name not in algorithm.UNUSED:
             _add_flag(hyperparameters, field, hints[field.name])
     parser.set_defaults(field_names=names_of(TrainConfig) | names_of(algorithm))
 
@@ -115,8 +115,13 @@ def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
     group.add_argument(*flags, **options)
 
 
+_of_python = re.compile(r"[;,.]? in python\b.*", re.IGNORECASE)
+_field = re.compile(rf"(?<![\w/])(?:{'|'.join(name for name in FIELDS if '_' in name)})(?!\w)")
+
+
 def _help(field: dataclasses.Field[Any]) -> str:
     text = str(field.metadata.get("help", "")).replace("%", "%%")
+    text = _of_python.sub("", _field.sub(lambda name: f"--{name[0].replace('_', '-')}", text))
     if "default:" in text or field.default is None or field.default is dataclasses.MISSING:
         return text
     return f"{text} (default: {flag_text(field.default)})"

@@ -19,6 +19,9 @@ from actor_learner.system.fields import close_match
 _TEXTS = ("help", "description", "usage", "epilog")
 _NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?|-inf", re.IGNORECASE)
 
+FIELDS = names_of(TrainConfig) | {field.name for kind in BY_NAME.values() for field in dataclasses.fields(kind)}
+"""All that a run may be given, flat."""
+
 _EXAMPLES = """\
 examples:
   actor-learner train CartPole-v1         prints the commands to run next
@@ -55,6 +58,22 @@ class Formatter(argparse.HelpFormatter):
         return "".join(f"{indent}{line}\n" for line in text.splitlines())
 
 
+class ShortHelp(argparse.Action):
+    """A flag that shows the arguments that `const` names, each with its first words, and exits.
+
+    Groups have the order of `const`.
+    """
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        shown = {name: place for place, name in enumerate(self.const)}
+        for action in parser._actions:
+            first = re.sub(r"(; |\. ).*?(?= \(default|$)", "", action.help or "")
+            action.help = first if action.dest in shown else argparse.SUPPRESS
+        parser._action_groups.sort(key=lambda group: min([shown.get(each.dest, 99) for each in group._group_actions]))
+        parser.print_help()
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that raises ValueError with one line instead of exiting. Flags can't be abbreviated."""
 
@@ -79,7 +98,7 @@ def make_parser(commands: Commands, argv: Sequence[str]) -> tuple[Parser, dict[s
     parsers: dict[str, argparse.ArgumentParser] = {}
     for name, module in commands.items():
         texts: Any = {text: getattr(module, text.upper(), None) for text in _TEXTS}
-        parsers[name] = group.add_parser(name, **texts)
+        parsers[name] = group.add_parser(name, add_help=not hasattr(module, "COMMON"), **texts)
         parsers[name].set_defaults(command=module.run)
         module.add_arguments(parsers[name], argv[1:] if argv[:1] == [name] else ())
     return parser, parsers
@@ -90,7 +109,7 @@ def parse(commands: Commands, argv: Sequence[str]) -> argparse.Namespace:
 
     Raises ValueError, in one line, for arguments that aren't understood; `--help` exits.
     """
-    argv = _join_negative_numbers(argv)
+    argv = _join_negative_numbers(argv) or ["--help"]
     parser, parsers = make_parser(commands, argv)
     arguments, unknown = parser.parse_known_args(argv, argparse.Namespace(argv=argv[1:], commands=commands))
     if unknown:
@@ -103,7 +122,8 @@ def _unknown(words: Sequence[str], flags: Sequence[str]) -> ValueError:
     if flag is None:
         return ValueError(f"Unexpected argument; see --help. Received: {words[0]}")
     name = flag.partition("=")[0]
-    hint = _owner(name) if "--algorithm" in flags else ""
+    spelled = name.replace("_", "-")
+    hint = f" (did you mean {spelled!r}?)" if spelled in flags else _owner(name) if "--algorithm" in flags else ""
     hint = hint or close_match(name, flags)
     if not hint and "--env-kwargs" in flags:
         hint = " (an environment's own arguments go into --env-kwargs)"
@@ -113,7 +133,7 @@ def _unknown(words: Sequence[str], flags: Sequence[str]) -> ValueError:
 def _owner(flag: str) -> str:
     """Return ` for this algorithm, ...` for a flag that another algorithm has, or an empty string."""
     name = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
-    owners = [known for known, algorithm in BY_NAME.items() if name in algorithm.__dataclass_fields__]
+    owners = [known for known, kind in BY_NAME.items() if name in names_of(kind) - {*kind.UNUSED}]
     return f" for this algorithm (--algorithm {' or '.join(owners)} has it)" if owners else ""
 
 
@@ -159,8 +179,7 @@ def _spellings(argv: Sequence[str]) -> dict[str, str]:
     if command == "evaluate":
         names.add("max_episode_steps")
     if configures := command in ("train", "benchmark", "tune"):
-        hyperparameters = {field.name for kind in BY_NAME.values() for field in dataclasses.fields(kind)}
-        names |= names_of(TrainConfig) - {"callbacks"} | hyperparameters | {"resume"}
+        names |= FIELDS - {"callbacks"} | {"resume"}
     spelled = {name: f"--{name.replace('_', '-')}" for name in names}
     if configures:
         spelled |= {"env": "ENV", "callbacks": "--callback"}

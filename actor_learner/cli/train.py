@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
+import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,10 @@ from typing import Any
 
 from actor_learner.cli.flags import add_config_flags, add_env, flag_text, given_fields, named_before
 from actor_learner.cli.output import warn
+from actor_learner.cli.parser import ShortHelp
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NOT_REPEATED, build, config_toml, differences, preset_layer
+from actor_learner.config.presets import with_preset
 from actor_learner.config.references import FUNCTIONS, algorithm_class, callable_marks, import_network
 from actor_learner.config.settings import names_of
 from actor_learner.runs import tensorboard
@@ -27,16 +30,32 @@ _GROUPS = ("run", "checkpoints", "environment", "actors", "faults", "algorithm")
 
 HELP = "train, and keep the run in a directory"
 DESCRIPTION = (
-    "Trains with num_actors processes and keeps the run in a directory. The environment's preset, if "
-    "it has one, replaces the defaults below; --print-config prints the resulting settings."
+    "Trains, and keeps the run in a directory. The environment's preset, if it has one, replaces the defaults below; "
+    "--print-config prints the resulting settings."
 )
 USAGE = "actor-learner train [ENV] [--FLAG VALUE ...]"
+
+
+COMMON = (
+    *("algorithm", "total_steps", "seed", "device", "run_dir", "resume", "config"),
+    *("env_kwargs", "num_actors", "num_envs", "hidden_sizes", "normalize_observation"),
+)
+"""What people change, beside the first of these that the algorithm has."""
+_COMMON_OF_ALGORITHMS = (
+    *("learning_rate", "gamma", "minibatch_size", "epochs", "ent_coef", "clip_range", "gae_lambda", "buffer_size"),
+    *("learning_starts", "updates_per_step", "max_grad_norm", "action_noise"),
+)
+_MAX_OF_ALGORITHM = 7
 
 
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     file, algorithm = named_before(argv, "--config", "--algorithm", "--resume")
     parser.set_defaults(config_file=file)
     add_env(parser)
+    own = [name for name in _COMMON_OF_ALGORITHMS if name in names_of(algorithm) - {*algorithm.UNUSED}]
+    common = ("env", "help", *own[:_MAX_OF_ALGORITHM], *COMMON)
+    parser.add_argument("-h", action=ShortHelp, dest="help", nargs=0, const=common, help="show these flags, and exit")
+    parser.add_argument("--help", action="help", help="show all flags, and exit")
     groups = {name: parser.add_argument_group(name) for name in _GROUPS}
     resume = "continue this run from its newest intact checkpoint; flags that change what is learned are refused"
     config = "settings from a TOML or JSON file, which flags override; a run's config.json repeats that run"
@@ -178,10 +197,20 @@ def _print_preset(arguments: argparse.Namespace, config: TrainConfig) -> None:
     kwargs = fields.get("env_kwargs", {}).items()
     if left := {key: value for key, value in kwargs if config.env_kwargs.get(key) == value}:
         used["env_kwargs"] = left
-    listed = ", ".join(f"{name}={flag_text(value)}" for name, value in used.items())
+    listed = " ".join(_as_flag(name, value) for name, value in used.items())
     if listed and not config.quiet:
         name = arguments.preset or file.fields.get("preset") or config.env
         print(f"Preset for {name} (flags override it, --preset none disables it): {listed}")
+    elif arguments.preset is None and (other := with_preset(config.env_name, config.algorithm)) and not config.quiet:
+        print(f"{config.env_name} has no preset, but {other} has one: --preset {other} takes its settings.")
+
+
+def _as_flag(name: str, value: Any) -> str:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    text = json.dumps(value) if isinstance(value, Mapping) else "none" if value is None else flag_text(value)
+    return f"--{flag} {shlex.quote(text)}"
 
 
 def _what_next(run_dir: str | os.PathLike[str]) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HELP = "find the fastest setting for this machine"
 DESCRIPTION = (
-    "Measures settings of num_actors, envs_per_actor, max_policy_lag (0 and 1) and learner_threads on this machine, "
+    "Measures --num-actors, --envs-per-actor, --max-policy-lag (0 and 1) and --learner-threads on this machine, "
     "and acting for the best of them. Each round measures the better half for longer. The fastest setting is written "
     "into a config file. The number of environments and all hyperparameters don't change; flags set them, as for "
     "train. --max-policy-lag and --learner-threads fix that setting."
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
         nargs="+",
         default=(),
         metavar="NAME",
-        help="also change settings that alter learning: envs, unroll_length; with both, the batch keeps its size",
+        help="also change settings that alter learning, envs or unroll_length; with both, the batch keeps its size",
     )
     group.add_argument(
         "--most-actors", type=converter(int), metavar="N", help="most actors to try (default: four for each core)"

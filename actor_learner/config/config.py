@@ -46,7 +46,7 @@ from actor_learner.system.policies import ONLY_POLICY, POLICIES_FOLDER
 PRECISIONS = ("float32", "tf32", "bfloat16")
 
 ENV_HELP = "Gymnasium id, module:Id-v0, module:factory, or in JAX gymnax:Id, brax:Id, jax:module:name"
-_NETWORK_HELP = "module:callable(observation_space, action_space) -> keras.Model"
+_NETWORK_HELP = "a function of the observation and the action space that returns a Keras model"
 
 ENV_ARGUMENTS = ("env", "env_kwargs", "vectorization", "wrappers", "wrapper_kwargs")
 
@@ -136,7 +136,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             `SAC(...)`, `TQC(...)`, `TD3(...)`, `BC(...)`, `IQL(...)`, or a dataclass of your own.
         total_steps: env steps to train for, over all environments; 0: none, with `offline_steps`.
         offline_steps: gradient steps on the rows of `init_buffer` before the first env step. They count as steps of the
-            run for schedules, epochs and `al.callbacks.Evaluate`. `learning_starts` is then 0.
+            run for schedules, epochs and evaluations. `learning_starts` is then 0.
         unroll_length: env steps of each environment in a batch; None: 128, or 4 with a replay buffer, 32
             with PQN.
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
@@ -157,21 +157,21 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         init_from: run to start from, in a directory or on the Hub (hf://owner/name): its weights, also of critics, and
             its statistics of observations and of scaled rewards. Optimizer, counters and replay buffer are new.
         init_from_count: largest weight of those statistics, in observations; None: their own number.
-        init_buffer: replay buffer to begin with, such as demonstrations: a folder that `ReplayBuffer.save` or a
-            checkpoint wrote, or minari:NAME of a Minari dataset. The buffer gets the algorithm's `buffer_size`.
+        init_buffer: replay buffer to begin with, such as demonstrations: a saved buffer's or a checkpoint's folder, or
+            minari:NAME of a Minari dataset. The buffer gets the algorithm's `buffer_size`.
         compute_reward: with `hindsight`, the function (achieved goals, desired goals, infos) -> rewards, where the
             learner can't build the environment; None: that of an environment that it builds.
-        eval_every: env steps between evaluations, by an `al.callbacks.Evaluate`, which report `evaluation/return_mean`
-            and the `info_keys`; None: no evaluations.
+        eval_every: env steps between evaluations, which report `evaluation/return_mean` and the `info_keys`; None: no
+            evaluations; in Python also by an `al.callbacks.Evaluate`.
         eval_episodes: episodes of each.
         stop_at: mean return at which the run ends: of an evaluation, or else of the last 100 episodes of training.
-        updates_per_epoch: updates between two calls of a callback's `on_epoch_end`; None: a hundredth of all.
+        updates_per_epoch: updates of an epoch, after which callbacks are called; None: a hundredth of all.
         checkpoint_minutes: minutes between checkpoints; the first follows the first update; None: not by time.
         checkpoint_updates: updates between checkpoints; None: not by updates. The end of a run always writes one.
         keep_checkpoints: number of newest checkpoints to keep, beside the best ones and milestones.
         keep_best_checkpoints: number of best checkpoints to keep: the last ones whose return was the highest so far.
         best_by: the return that chooses them: "training", of 100 episodes or more, or "evaluation", of the first
-            `al.callbacks.Evaluate`. "auto": evaluation's if there is one.
+            callback that evaluates. "auto": evaluation's if there is one.
         checkpoint_buffer: whether checkpoints hold the replay buffer. Without it, a resumed run first fills a tenth of
             a buffer with the loaded policy.
         milestone_steps: env steps between checkpoints that are kept forever; None: no milestones.

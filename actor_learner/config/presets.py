@@ -76,10 +76,20 @@ def _by_algorithm(env: str) -> dict[str, dict[str, Any]]:
 
     An id without a version is that of the newest one with a preset.
     """
-    versions = [name for name in PRESETS if re.fullmatch(re.escape(env) + r"-v\d+", name)]
-    env = max(versions, key=lambda name: int(name.rpartition("-v")[2]), default=env)
+    env = _newest(env)
     prefixes = (name for name in PRESETS if name.endswith("*") and env.startswith(name[:-1]))
     return {**PRESETS.get(next(prefixes, ""), {}), **PRESETS.get(env, {})}
+
+
+def _newest(env: str) -> str:
+    versions = [name for name in PRESETS if re.fullmatch(re.escape(env) + r"-v\d+", name)]
+    return max(versions, key=lambda name: int(name.rpartition("-v")[2]), default=env)
+
+
+def with_preset(env: str, algorithm: object) -> str | None:
+    """Return the newest version of an environment, if that has a preset and `env` has none."""
+    newest = _newest(re.sub(r"-v\d+$", "", env))
+    return newest if preset_fields(newest, algorithm) and not preset_fields(env, algorithm) else None
 
 
 def fields_below(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

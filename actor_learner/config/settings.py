@@ -185,23 +185,23 @@ class PoolSettings:
         wrappers: Gymnasium wrappers around each environment, in this order, the last one outermost: "module:Class", or
             callables that take an environment. They are inside of the record of episodes. The id's own vector
             environment isn't used then.
-        wrapper_kwargs: keyword arguments of the wrappers, by class name: {"TimeLimit": {"max_episode_steps": 50}}, or
-            (in Python) a dict for each wrapper.
+        wrapper_kwargs: keyword arguments of the wrappers, by class name: {"TimeLimit": {"max_episode_steps": 50}}; in
+            Python also a dict for each wrapper.
         autoreset_mode: autoreset mode of a vector environment that doesn't declare one: "next_step", "same_step" or
             "disabled".
-        info_keys: numeric entries of the last step's `info` to report: in `ActorPool.episodes`, and as the metrics
-            `episode/<key>`.
-        self_play: `SelfPlay(...)`, for games of several agents in PettingZoo's interfaces: the learner has one seat of
-            each game, and frozen versions of its policy play the others. At a shell: size=8,every=20,rule=pfsp, or
-            nothing for the defaults. None: no self-play.
+        info_keys: numeric entries of the last step's `info` to report, as the metrics `episode/<key>`; in Python also
+            in `ActorPool.episodes`.
+        self_play: for games of several agents in PettingZoo's interfaces: the learner has one seat of each game, and
+            frozen versions of its policy play the others. size=8,every=20,rule=pfsp, or nothing for the defaults;
+            None: no self-play; in Python `SelfPlay(...)`.
         centralized_value: for Parallel games of several agents (PettingZoo's interface): the value sees the game's
-            `state()` and the agent's number beside its observation, as in MAPPO. The policy doesn't, and is saved
-            without the value. Observations are {"observation": the agent's own, "agent": its number, "state": ...}.
-        policies: several policies that play the agents of Parallel games: {name: PolicyConfig(...)}. At a shell: a TOML
-            file with a table of settings for each, of which `agents` names the agents that it plays. A pool also takes
-            their names alone. None: one policy.
-        policy_of: which policy plays which agent: {pattern of agents' names: policy}, of which the first match counts,
-            or a callable agent -> policy; None: by the policies' `agents`.
+            state and the agent's number beside its observation, as in MAPPO. The policy doesn't, and is saved without
+            the value. In Python, observations are {"observation": the agent's own, "agent": its number, "state": ...}.
+        policies: several policies that play the agents of Parallel games: a TOML file with a table of settings for
+            each, of which `agents` names the agents that it plays. None: one policy. In Python {name:
+            PolicyConfig(...)}; a pool also takes their names alone.
+        policy_of: which policy plays which agent: {"pattern of agents' names": "policy"}, of which the first match
+            counts; None: by the policies' `agents`; in Python also a callable agent -> policy.
         terminal_observations: keep the last observation of terminated episodes in trajectories, too, as a replay buffer
             with hindsight needs it; a run with hindsight does so in any case.
         envs_see_gpu: let environments use the GPU, which actors' processes hide by default, by the variables

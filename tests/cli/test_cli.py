@@ -15,6 +15,7 @@ import pytest
 
 import actor_learner as al
 from actor_learner import cli
+from actor_learner.algorithms import BY_NAME
 from actor_learner.cli.evaluate import _as_text as as_text
 from actor_learner.cli.output import one_line_warnings
 from actor_learner.cli.parser import in_flags
@@ -165,7 +166,59 @@ def test_every_field_is_a_flag_with_its_help(capsys):
         if field.name in ("env", "callbacks", "optimizer"):
             continue  # `--callback` is that of `callbacks`
         assert f"--{field.name.replace('_', '-')}" in text
-        assert field.metadata["help"].split(";")[0].split("-")[0] in text, field.name
+        assert re.split(r"[;.-]|\w+_", field.metadata["help"])[0] in text, field.name
+
+
+@pytest.mark.parametrize("algorithm", BY_NAME)
+def test_help_has_no_words_of_python(algorithm, capsys):
+    text = re.sub("{[a-z0-9_,]+}", "", help_of(capsys, "train", "--algorithm", algorithm))
+    names = {name for name in re.findall(r"(?<![/\w])[a-z]+(?:_[a-z]+)+", text) if not name.startswith("update_")}
+    assert names <= {"next_step", "same_step", "is_success", "max_episode_steps"}, "values, not settings"
+    assert re.findall(r"\b(?:al|keras)\.|Python|None\b|True\b|False\b|\w\(\.\.\.", text) == []
+
+
+@pytest.mark.parametrize("algorithm", BY_NAME)
+def test_the_short_help_is_one_screen_and_begins_with_the_algorithms_flags(algorithm, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--algorithm", algorithm, "-h"])
+    shown = capsys.readouterr().out
+    flags = re.findall(r"^  (--[\w-]+)", shown, re.MULTILINE)
+    assert shown.count("\n") <= 60
+    assert flags[:2] == ["--help", "--learning-rate"]
+    assert "--total-steps" in flags
+    assert "--max-restarts" not in flags
+    assert "linear_1e-3" in shown
+
+
+def test_without_a_command_the_help_is_shown(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main([])
+    assert end.value.code == 0
+    assert re.search(r"commands:\n +COMMAND\n +train ", capsys.readouterr().out)
+
+
+def test_flags_that_do_nothing_for_behaviour_cloning_arent_there(capsys):
+    text = help_of(capsys, "train", "--algorithm", "bc")
+    assert "--hindsight" in text
+    assert not re.search("--(?:gamma|tau|n-step|learning-starts|updates-per-step|clip-reward)", text)
+
+
+@pytest.mark.parametrize(
+    ("argv", "printed"),
+    [
+        (["HalfCheetah-v4"], "HalfCheetah-v5 has one: --preset HalfCheetah-v5 takes its settings.\n"),
+        (["FrozenLake-v1"], ""),
+        (["ALE/Breakout-v5"], """ --env-kwargs '{"episodic_life": true}'"""),
+        (["Walker2d-v5"], " --normalize-observation "),
+    ],
+)
+def test_a_preset_is_printed_as_flags(argv, printed, capsys):
+    arguments = cli.parse(["train", *argv])
+    cli.train._print_preset(arguments, train_config(arguments))
+    shown = capsys.readouterr().out
+    assert printed in shown
+    assert bool(printed) is bool(shown)
 
 
 def test_an_algorithm_of_ones_own_in_the_working_directory(tmp_path, capsys):
@@ -233,7 +286,11 @@ def test_a_network_by_name(tmp_path):
         (["plot", "nowhere"], "`RUN_DIR` holds no run: the directory isn't there. Received: RUN_DIR nowhere"),
         (["plot", "nowhere", "--output", "x.gif"], "`--output` must be a file name that ends in .png, .svg, .pdf."),
         (["trian"], "(did you mean 'train'?)"),
-        ([], "the following arguments are required: COMMAND"),
+        (
+            ["train", "--learning_rate", "1"],
+            "(did you mean '--learning-rate'?); --help lists all. Received: --learning_ra",
+        ),
+        (["train", "--algorithm", "bc", "--gamma", "1"], "for this algorithm (--algorithm a2c or dqn or impala or iql"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(argv, message, capsys):
@@ -305,8 +362,8 @@ def test_train_says_where_the_result_is_and_what_to_type_next(trained):
 def test_train_prints_what_the_preset_set_and_progress_without_noise_of_tensorflow(trained):
     line = trained[1].stdout.splitlines()[0]
     assert line.startswith("Preset for CartPole-v1 (flags override it, --preset none disables it): ")
-    assert "gae_lambda=0.8" in line
-    assert "gamma=" not in line.replace("gae_lambda", "")
+    assert "--gae-lambda 0.8 " in line
+    assert "--gamma " not in line
     lines = trained[1].stderr.splitlines()
     progress = [line for line in lines if "device_compiler.h" not in line]  # TensorFlow 2.20 insists on it
     assert all(re.match(r" *\d+%  [\d,]+ steps  ", line) for line in progress)
@@ -318,7 +375,7 @@ def test_the_printed_preset_has_the_environments_arguments_that_still_count(caps
     for flags, expected in (([], True), (['{"noop_max": 1}'], True), (['{"episodic_life": false}'], False)):
         arguments = cli.parse(["train", "ALE/Breakout-v5", *(["--env-kwargs", *flags] if flags else [])])
         cli.train._print_preset(arguments, train_config(arguments))
-        assert ("env_kwargs={'episodic_life': True}" in capsys.readouterr().out) is expected
+        assert ("--env-kwargs" in capsys.readouterr().out) is expected
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def test_the_reference_shows_defaults_and_help_and_no_helpers_of_fields(site):
     assert {name: found[0] for name, page in text.items() if (found := helpers.search(page))} == {}
     assert "num_actors: int = 2" in text["TrainConfig"]
     assert "clip_range: Schedule = 0.2" in text["PPO"]
-    assert "Largest rewarded change of the probability ratio, or a schedule." in text["PPO"]
+    assert "Largest rewarded change of the probability ratio, or a schedule: linear_0.2." in text["PPO"]
     assert (
         "seconds without a sign of life (an env step begun or done) until an actor is replaced" in text["TrainConfig"]
     )  # of its base class

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.off_policy.base import NETWORK, Loss, LossGroup, Models, OffPolicy
@@ -26,6 +26,8 @@ class BC(OffPolicy):
     action_noise: float = hyperparameter(
         0.1, "standard deviation of a saved policy's noise, in halves of the distance between the bounds"
     )
+
+    UNUSED: ClassVar[tuple[str, ...]] = ("learning_starts", "updates_per_step", "gamma", "n_step", "tau", "clip_reward")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,7 +30,7 @@ class DQN(QLearning, OffPolicy):
     below 1, the targets move by this fraction instead, once for each interval that has passed.
     """
 
-    learning_rate: Schedule = hyperparameter(1e-4, "step size of the optimizer, or a schedule")
+    learning_rate: Schedule = hyperparameter(1e-4, "step size of the optimizer, or a schedule: linear_1e-3 falls to 0")
     minibatch_size: int = hyperparameter(32, "rows in a minibatch")
     updates_per_step: float = hyperparameter(0.25, "gradient steps per env step, after learning_starts")
     tau: float = hyperparameter(1.0, "fraction by which each move brings the targets to the weights; 1: copies")

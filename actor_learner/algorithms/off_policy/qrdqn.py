@@ -24,7 +24,7 @@ class QRDQN(DQN):
     aren't clipped are sb3-contrib's; it has 200 quantiles.
     """
 
-    learning_rate: Schedule = hyperparameter(5e-5, "step size of the optimizer, or a schedule")
+    learning_rate: Schedule = hyperparameter(5e-5, "step size of the optimizer, or a schedule: linear_1e-3 falls to 0")
     max_grad_norm: float | None = hyperparameter(None, "largest global norm of a gradient; none: not clipped")
     exploration_final_eps: float = hyperparameter(0.01, "probability of a random action after its fall")
     quantiles: int = hyperparameter(50, "quantiles of the return of each action")

@@ -26,7 +26,7 @@ class SAC(OffPolicy):
     nearly uniform.
     """
 
-    learning_rate: Schedule = hyperparameter(3e-4, "step size of the optimizers, or a schedule")
+    learning_rate: Schedule = hyperparameter(3e-4, "step size of the optimizers, or a schedule: linear_1e-3 falls to 0")
     ent_coef: float | str = hyperparameter(_AUTO, "weight of the entropy; auto: learned; auto_0.1: learned, from 0.1")
     target_entropy: float | str = hyperparameter(
         _AUTO, "entropy that auto aims at; auto: minus the action's dimensions"

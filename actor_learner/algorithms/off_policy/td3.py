@@ -21,7 +21,7 @@ class TD3(OffPolicy):
     has the paper's value. SB3 draws uniform actions until `learning_starts`; here the untrained policy acts with noise.
     """
 
-    learning_rate: Schedule = hyperparameter(1e-3, "step size of the optimizers, or a schedule")
+    learning_rate: Schedule = hyperparameter(1e-3, "step size of the optimizers, or a schedule: linear_1e-3 falls to 0")
     action_noise: float = hyperparameter(
         0.1, "standard deviation of exploration noise, in halves of the distance between the bounds"
     )
