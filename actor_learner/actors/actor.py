@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import pickle
 import time
 from collections.abc import Generator, Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+import cloudpickle
 import numpy as np
 
 from actor_learner.actors.transport.batches import ActorColumns, ArenaParts, Block, share_of
 from actor_learner.actors.transport.messages import Assignment, Done
 from actor_learner.actors.transport.weights import read_weights
 from actor_learner.actors.turns import TurnWriter
-from actor_learner.config.pool_checks import first_envs
+from actor_learner.config.pool_checks import find_exploration, first_envs
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.agents import AgentsVectorEnv, TurnGames
 from actor_learner.environments.calls import Call, CallError
@@ -30,6 +32,8 @@ from actor_learner.environments.teams import environments_of
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.policy import Policy
+from actor_learner.system.fields import refusal
+from actor_learner.system.files import one_line
 from actor_learner.system.machine import current_core
 from actor_learner.system.types import Array, Leaves
 
@@ -54,6 +58,7 @@ class Startup:
     role: int = 0  # the number of the policy, where several play
     terminal_observations: bool = False  # True if the last observations of terminated episodes are kept, too
     calls: tuple[Call, ...] = ()  # of the environments' methods, which it makes before their first reset
+    exploration: bytes = b""  # a pickled process of its noise; none: white noise
 
     def env_seed(self) -> int:
         """Return the seed of the first environment; those of the others follow it, across all actors."""
@@ -65,8 +70,9 @@ class Startup:
 
         step_graph: Runs in place of the exported one.
         """
-        streams = {"first_stream": self.first_env, "streams": self.all_envs}
-        return Policy(exported, self.action_seeds(), **streams, step_graph=step_graph)
+        options: dict[str, Any] = {"first_stream": self.first_env, "streams": self.all_envs, "step_graph": step_graph}
+        options["exploration"] = pickle.loads(self.exploration) if self.exploration else None  # noqa: S301 - ours
+        return Policy(exported, self.action_seeds(), **options)
 
     def make_policies(
         self,
@@ -99,6 +105,12 @@ def make_startups(env_counts: Sequence[int], settings: PoolSettings) -> list[Sta
     common = settings.recorded_keys, settings.autoreset_mode, settings.seed
     others: dict[str, Any] = {"niceness": NICENESS if settings.max_policy_lag else 0, "all_envs": sum(env_counts)}
     others["terminal_observations"] = settings.terminal_observations
+    if settings.exploration is not None:
+        process = find_exploration(settings.exploration)
+        try:
+            others["exploration"] = cloudpickle.dumps(process)
+        except Exception as error:
+            raise refusal("exploration", f"one that can be sent to actors ({one_line(error)})", process) from error
     return [
         Startup(count, *common, actor, first, **others)
         for actor, (count, first) in enumerate(zip(env_counts, first_envs(env_counts), strict=True))

@@ -39,6 +39,7 @@ from actor_learner.spaces.jax_env import steps_on_device
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import OWN_KEY
 from actor_learner.spaces.trajectory import Trajectories, Trajectory, nest
+from actor_learner.system.fields import refusal
 from actor_learner.system.keras_import import import_keras, keras_backend
 from actor_learner.system.policies import ONLY_POLICY, of_one
 from actor_learner.system.types import Array
@@ -173,6 +174,7 @@ class ActorPool:
         on_env_error: Literal["restart", "raise"] = "restart",
         max_restarts: int = 1000,
         acting: str = "actors",
+        exploration: str | Callable[..., Any] | None = None,
         device: str = "auto",
         devices: int = 1,
         ray_address: str | None = None,
@@ -282,6 +284,9 @@ class ActorPool:
         with backend.device(backend.resolve_device(settings.device)):
             for name, own in spaces.items():
                 exported[name] = export_network(networks[name], own, max(counts) * own.share // of_game)
+                if settings.exploration is not None and not exported[name].noise_normal:
+                    expected = f"None for actions of {own.action_space}, which no normal noise changes"
+                    raise refusal("exploration", expected, settings.exploration)
             self.acting = "device" if self._group.acts_on_device else settings.acting
             if self.acting == "device":
                 step = DeviceStep(networks[ONLY_POLICY], spaces[ONLY_POLICY], settings.device)

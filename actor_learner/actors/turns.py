@@ -71,6 +71,9 @@ class TurnWriter:
                 "In a game whose agents take turns, a network with memory needs `self_play`. Received: a state of "
                 f"shapes {list(policy.exported.state_shapes)}"
             )
+        if policy.explores:
+            text = "In a game whose agents take turns, `exploration` needs `self_play`"
+            raise ApiError(f"{text}. Received: exploration of one's own")
         self._games, self._policy = games, policy
         numbers = range(first_game, first_game + len(games.courses))
         keys = [np.random.SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, number)) for number in numbers]

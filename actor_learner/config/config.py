@@ -566,7 +566,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         function or class `{"import": "module:name"}`. What JSON can't hold becomes `{"callable": "module:name"}`.
         """
         values = _fields_to_json(self)
-        for name in ("env", *references.FUNCTIONS):
+        for name in ("env", "exploration", *references.FUNCTIONS):
             if found := references.importable_name(getattr(self, name)):
                 values[name] = found
         name = references.algorithm_reference(type(self.algorithm))

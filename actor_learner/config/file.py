@@ -40,7 +40,7 @@ from actor_learner.system.keras_import import BACKENDS, import_keras_before, use
 _MAX_BYTES = 1 << 20
 _RUN_KEY = "versions"  # a key that every run's config.json has, and no other file
 NOT_REPEATED = ("run_dir", "overwrite")  # the fields that name the directory of one run
-_CODE_FIELDS = "env algorithm network critics compute_reward wrappers callbacks policies".split()  # may name code
+_CODE_FIELDS = "env algorithm network critics compute_reward exploration wrappers callbacks policies".split()
 _JSON_FIELDS = ("env_kwargs", "wrapper_kwargs", "policies")  # which may also be given as JSON, as by their flags
 
 

@@ -9,7 +9,12 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
+from actor_learner.algorithms.exploration import PROCESSES, Process
+from actor_learner.config.references import recorded_function
 from actor_learner.system.fields import refusal
+from actor_learner.system.files import one_line
 from actor_learner.system.installation import install_command
 from actor_learner.system.machine import require_memory
 
@@ -61,6 +66,21 @@ def env_counts(num_actors: int, envs_per_actor: int | None, num_envs: int | None
     if text:
         warnings.warn(f"{text}. Received: {received}", UserWarning, stacklevel=5)
     return tuple(num_envs // actors + (actor < num_envs % actors) for actor in range(actors))
+
+
+def find_exploration(value: Any) -> Process:
+    """Return a process of noise by its name, or the one that is given. Raises ValueError if it gives no noise."""
+    is_named = isinstance(value, str) and ":" in value
+    process = recorded_function(value, "exploration") if is_named else PROCESSES.get(str(value), value)
+    expected = f"{', '.join(map(repr, PROCESSES))} or a function (generator, size) that yields `size` numbers a step"
+    try:
+        first = np.asarray(next(iter(process(np.random.default_rng(0), 2))), np.float32)
+    except Exception as error:
+        reason = f", {type(error).__name__}: {one_line(error)}" if callable(process) else ""
+        raise refusal("exploration", f"{expected} (module:function at a shell{reason})", value) from error
+    if first.shape != (2,) or not np.isfinite(first).all():
+        raise refusal("exploration", f"{expected}, not {first.tolist()} for a size of 2", value)
+    return process  # type: ignore[no-any-return]
 
 
 def check_memory(num_actors: int) -> None:

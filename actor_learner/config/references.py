@@ -28,6 +28,7 @@ _SHELL_FORMS = {
     "env_kwargs": "--env-kwargs, or a factory that fills them in",
     "network": "--network module:function",
     "compute_reward": "--compute-reward module:function",
+    "exploration": "--exploration module:function",
     "wrappers": "--wrappers module:Class",
     "wrapper_kwargs": "--wrapper-kwargs",
     "callbacks": "--callback module:factory",

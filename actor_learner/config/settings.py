@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from actor_learner.config.policies import PolicyConfig, PolicyRule, check_policies, check_policy_of, rule_of
-from actor_learner.config.pool_checks import ACTING, DEVICES, check_address, check_info_keys, env_counts
+from actor_learner.config.pool_checks import (
+    ACTING,
+    DEVICES,
+    check_address,
+    check_info_keys,
+    env_counts,
+    find_exploration,
+)
 from actor_learner.config.references import importable_name
 from actor_learner.config.self_play import RESULT_KEYS, SelfPlay, check_self_play
 from actor_learner.spaces.structure import VALUE_KEYS
@@ -107,6 +114,7 @@ def with_texts_of(settings: type[Any]) -> Callable[[Function], Function]:
 OF_PROCESSES = (
     *("num_actors", "envs_per_actor", "max_policy_lag", "acting", "on_env_error", "max_restarts", "autoreset_mode"),
     *("terminal_observations", "envs_see_gpu", "ray_address", "self_play", "policies", "centralized_value"),
+    "exploration",
 )
 """Settings that mean nothing where the learner's device steps the environments, and those of several agents."""
 
@@ -215,6 +223,9 @@ class PoolSettings:
             on weights at most n versions old.
         acting: "actors": each actor runs the policy on its core; "device": the learner's device runs it, in one call
             for half of the environments. The latter suits networks that are too large for a core.
+        exploration: noise of actions in place of white noise, for SAC, TQC and TD3: "pink" (arXiv:2206.04415), "ou"
+            (Ornstein-Uhlenbeck), or a function (generator, size), "module:function", that yields the `size` numbers of
+            each step, of standard deviation 1. Each environment has its own, which begins anew with an episode.
         ray_address: Ray cluster whose machines run the actors, with this one: "auto" or "host:port"; None: only this
             machine.
         actors_per_host: actors on each machine of the cluster; None: one for each of its free CPUs.
@@ -276,6 +287,12 @@ class PoolSettings:
         help="0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely",
     )
     acting: Literal["actors", "device"] = choice(ACTING, "actors", effect="none")
+    exploration: str | Callable[..., Any] | None = setting(
+        None,
+        "actors",
+        metavar="NAME",
+        help="noise of actions for SAC, TQC and TD3: pink, ou (Ornstein-Uhlenbeck) or module:function; default: white",
+    )
     ray_address: str | None = setting(
         None, "actors", check=check_address, effect="none", owner="cluster", alias="--ray"
     )
@@ -304,6 +321,8 @@ class PoolSettings:
 
     def _check_pool(self) -> None:
         """Check the fields of a pool together."""
+        if self.exploration is not None:
+            find_exploration(self.exploration)
         if self.max_policy_lag > 1 and not self.num_actors:
             expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
             raise refusal("max_policy_lag", expected, self.max_policy_lag)

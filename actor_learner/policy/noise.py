@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from actor_learner.algorithms.exploration import Process
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.system.types import Array
 
@@ -32,14 +33,24 @@ class Noise:
 
     With a ladder of epsilons over `streams` environments, the uniform u by which row i explores is u ** (1 / k), which
     is below epsilon as often as u is below epsilon ** k.
+
+    exploration: its processes, one for each row, take the place of the standard normals.
     """
 
-    def __init__(self, exported: ExportedPolicy, seed: Seed, first_stream: int = 0, streams: int = 1) -> None:
+    def __init__(
+        self,
+        exported: ExportedPolicy,
+        seed: Seed,
+        first_stream: int = 0,
+        streams: int = 1,
+        exploration: Process | None = None,
+    ) -> None:
         self._uniform, self._normal = exported.noise_uniform, exported.noise_normal
         self._width, self._draws = exported.noise_columns, exported.draws
         self._hold, self._first_stream = exported.noise_hold, first_stream
         self._is_greedy = exported.distribution == "greedy"
         self._ladder = exported.epsilon_ladder / (streams - 1) if streams > 1 else 0.0
+        self._exploration = exploration
         self.reseed(seed)
 
     def reseed(self, seed: Seed) -> None:
@@ -49,6 +60,7 @@ class Noise:
         self._of_all, self._last = self._new_stream(_STREAM_OF_ALL)[0], np.float32(0)
         self._ahead, self._step = np.empty((0, 0, self._width), np.float32), 0
         self._held, self._ages = np.empty((0, self._normal), np.float32), np.empty(0, np.int64)
+        self._processes: list[Iterator[Any]] = []
 
     @contextlib.contextmanager
     def reseeded(self, seed: Seed) -> Iterator[None]:
@@ -64,12 +76,17 @@ class Noise:
         """Make the next draw new for `rows` (bool [N]; None: all)."""
         self._ages[... if rows is None or len(rows) != len(self._ages) else rows] = self._hold
 
-    def draw(self, rows: int) -> Array:
-        """Draws for `rows` environments, into memory that later draws overwrite."""
+    def draw(self, rows: int, start: Array | None = None) -> Array:
+        """Draws for `rows` environments, into memory that later draws overwrite.
+
+        start: Bool [N], True where an episode starts; None: nowhere.
+        """
         if self._step == len(self._ahead) or rows > self._ahead.shape[1]:
             self._draw_ahead(rows)
         drawn: Array = self._ahead[self._step, :rows]
         self._step += 1
+        if self._exploration is not None:
+            self._explore(self._exploration, drawn[:, self._uniform : self._uniform + self._normal], start)
         if self._hold > 1:
             self._hold_normals(drawn[:, self._uniform : self._uniform + self._normal])
         if self._draws:
@@ -98,6 +115,17 @@ class Noise:
         if self._draws:
             zeros[:, -1] = self._last
         return zeros
+
+    def _explore(self, process: Process, normals: Array, start: Array | None) -> None:
+        """Write the next step of each row's process. It begins anew with an episode, and where it has ended."""
+        self._processes += [iter(()) for _ in range(len(normals) - len(self._processes))]
+        for row, drawn in enumerate(normals):
+            value = None if start is not None and start[row] else next(self._processes[row], None)
+            if value is None:
+                generator = self._streams[min(row, _MAX_STREAMS)][1]
+                self._processes[row] = iter(process(generator, self._normal))
+                value = next(self._processes[row])
+            drawn[...] = value
 
     def _hold_normals(self, normals: Array) -> None:
         """Replace normals by those that are still held, and hold the others."""
@@ -144,7 +172,7 @@ class Noise:
         steps, rows, _ = block.shape
         if self._uniform:  # random() is in [0, 1); sampling needs (0, 1]
             block[..., : self._uniform] = np.float32(1) - uniform.random((steps, rows, self._uniform), np.float32)
-        if self._normal:
+        if self._normal and self._exploration is None:
             block[..., self._uniform : self._uniform + self._normal] = normal.standard_normal(
                 (steps, rows, self._normal), np.float32
             )

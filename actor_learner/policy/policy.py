@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actor_learner.algorithms.exploration import Process
 from actor_learner.policy.exported import ExportedPolicy, load_graph
 from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.inputs import ObservationReader
@@ -57,6 +58,7 @@ class Policy:
         first_stream: Index of the random stream of the first row; each row has its own stream.
         streams: Number of all random streams, over which a ladder of epsilons extends.
         step_graph: A graph that runs in place of the exported step graph.
+        exploration: A process of noise, in place of standard normals, for `step` and what samples like it.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Policy:
         first_stream: int = 0,
         streams: int = 1,
         step_graph: LoadedGraph | None = None,
+        exploration: Process | None = None,
     ) -> None:
         if not isinstance(exported, ExportedPolicy):
             expected = "`exported` must be an ExportedPolicy; see al.load_policy and al.Policy.from_network"
@@ -84,7 +87,8 @@ class Policy:
         self._state = State(exported.state_shapes)
         self._reader = ObservationReader(self.spaces)
         self._everything_allowed = np.ones((exported.batch_size, self.spaces.masks.size), np.float32)
-        self._noise = Noise(exported, seed, first_stream, streams)
+        self.explores = exploration is not None
+        self._noise = Noise(exported, seed, first_stream, streams, exploration)
         self._weights = np.array(exported.weights, np.float32)
         self._step_graph = step_graph or load_graph(exported.step_graph, exported, self._weights)
         self._value_graph = load_graph(exported.value_graph, exported, self._weights)
@@ -279,7 +283,7 @@ class Policy:
         start: Bool [N], True where an episode starts; None: nowhere. Checks nothing but that a policy that was exported
         without masks gets none, and that the state is of so many rows (else ValueError).
         """
-        inputs = self._inputs(leaves, self._noise.draw(len(leaves[0])), action_mask, start)
+        inputs = self._inputs(leaves, self._noise.draw(len(leaves[0]), start), action_mask, start)
         *action, log_prob = self._run(inputs, self._sampled)
         return tuple(action), log_prob
 
