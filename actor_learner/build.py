@@ -8,7 +8,7 @@ import itertools
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from actor_learner.spaces.trajectory import Trajectory
 
 
-def check_run(config: TrainConfig, *, resume: bool) -> None:
-    """Raise an error if a run can't start, and write nothing. Prepare the compile cache."""
+def check_run(config: TrainConfig, *, resume: bool, change: Collection[str] = ()) -> None:
+    """Raise an error if a run can't start, and write nothing. Prepare the compile cache. change: as for `start_run`."""
     if resume:
-        check_resume(config)
+        check_resume(config, change=change)
     else:
         check_run_dir(config)
     resolve_env(**config.env_arguments)

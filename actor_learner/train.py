@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,7 @@ class _Run:
         self.config, self.start, self.actors, self.interrupts = config, start, actors, interrupts
         self.exported: Any = None  # the policy that is saved in the end
         self.learner = build.make_learner(config, start, actors, compute_reward)
+        start.change_rate(self.learner, config.algorithm)
         rows = build.batch_rows(config)
         self.offline_steps_at_once = max(_OFFLINE_STEPS, config.algorithm.due(rows)) if config.offline_steps else 1
         planned_updates = math.ceil(config.total_steps / rows)
@@ -215,7 +216,9 @@ class Result:
         return f"Result(run_dir={str(self.run_dir)!r}{figures})"
 
 
-def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result:
+def train(
+    config: TrainConfig, *, resume: bool = False, change: Mapping[str, Any] | None = None, **fields: Any
+) -> Result:
     """Trains a network, and saves it with its policy, metrics and config in a run directory.
 
     Ctrl-C, SIGTERM and SIGHUP end the current update and save everything; then KeyboardInterrupt
@@ -226,6 +229,8 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
         resume: Resumes the run in `config.run_dir` from its newest whole checkpoint, however the run ended;
             environments start anew. The config must be the run's own. Only fields that don't change learning may differ
             (see `actor_learner.runs.resume`), and `total_steps` may grow. For a finished run, its result is returned.
+        change: With `resume`, new values of hyperparameters from here on, which the run records: those that may be
+            schedules, such as `learning_rate`, `ent_coef`, `vf_coef`, `max_grad_norm`, `target_kl`, `target_entropy`.
         fields: Not accepted: fields belong in the config.
 
     Raises:
@@ -240,10 +245,15 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
         config.replace(**fields)  # an unknown name raises there
         name, value = next(iter(fields.items()))
         raise TypeError(f"Fields belong in the config: train(config.replace({name}=...)). Received: {name}={value!r}")
+    change = change or {}
+    if change and not resume:
+        raise ValueError(f"`change` is for a run that is resumed (resume=True). Received: change={change!r}")
+    if change:
+        config = config.replace(algorithm=config.algorithm.changed(change))
     config = with_own_lag(config) if resume else with_init_commit(config)
-    build.check_run(config, resume=resume)
+    build.check_run(config, resume=resume, change=change)
     callbacks = _make_callbacks(config)
-    with start_run(config, resume=resume) as start:
+    with start_run(config, resume=resume, change=change) as start:
         if start.finished:
             network = build.finished_network(config, start.run)
             return Result(network, last_metrics(start.run.metrics), start.run.path)

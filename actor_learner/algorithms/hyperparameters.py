@@ -99,6 +99,9 @@ class Hyperparameters(NamedFields, ABC):
     NEVER_NEGATIVE: ClassVar[tuple[str, ...]] = ("learning_rate",)
     """Scheduled fields that must never be negative."""
 
+    CHANGEABLE: ClassVar[tuple[str, ...]] = ("max_grad_norm", "ent_coef", "vf_coef", "target_kl", "target_entropy")
+    """Fields that may change where a run is resumed, like those in `SCHEDULED`."""
+
     COMPARES_DRAWS: ClassVar[bool] = False
     """Whether the loss takes the ratio of the learner's and the actors' probabilities of an action."""
 
@@ -202,6 +205,13 @@ class Hyperparameters(NamedFields, ABC):
                     f"`{name}` belongs in the optimizer when one is passed in. "
                     f"Received: optimizer={type(self.optimizer).__name__}, {name}={getattr(self, name)!r}"
                 )
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """Return a copy for a resumed run. Raises ValueError for fields that may not change there."""
+        known = [one.name for one in fields(self) if one.name in (*self.SCHEDULED, *self.CHANGEABLE)]
+        if not isinstance(changes, Mapping) or not changes.keys() <= {*known}:
+            raise refusal("change", f"a dict of values of {', '.join(known)}", changes)
+        return replace(self, **changes)
 
     @classmethod
     def default(cls, name: str) -> Any:

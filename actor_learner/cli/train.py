@@ -8,11 +8,12 @@ import importlib.util
 import json
 import os
 import shlex
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actor_learner.cli.flags import add_config_flags, add_env, flag_text, given_fields, named_before
+from actor_learner.cli.flags import add_config_flags, add_env, converter, flag_text, given_fields, named_before
 from actor_learner.cli.output import warn
 from actor_learner.cli.parser import ShortHelp
 from actor_learner.config.config import TrainConfig
@@ -61,6 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     config = "settings from a TOML or JSON file, which flags override; a run's config.json repeats that run"
     print_config = "print all settings as a file for --config, and exit"
     groups["run"].add_argument("--resume", metavar="RUN_DIR", help=resume)
+    change = "with --resume, a hyperparameter to change from here on, such as learning_rate=1e-4; may be repeated"
+    groups["run"].add_argument("--change", metavar="NAME=VALUE", action="append", default=[], help=change)
     groups["run"].add_argument("--config", metavar="FILE", help=config)
     groups["run"].add_argument("--print-config", action="store_true", help=print_config)
     callback = (
@@ -79,10 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     resume = arguments.resume is not None
     config = resumed_config(arguments) if resume else train_config(arguments)
+    if change := _changed(arguments.change, type(config.algorithm)):
+        config = config.replace(algorithm=config.algorithm.changed(change))
     if arguments.print_config:
         print(config_toml(config), end="")
         return 0
-    if resume and _has_finished(config):
+    if resume and _has_finished(config, change):
         return 0
     if not resume:
         config = with_init_commit(config)
@@ -92,13 +97,15 @@ def run(arguments: argparse.Namespace) -> int:
     if not resume:
         _print_preset(arguments, config)
         recorded = arguments.config_file.recorded
+        if recorded.get("changes"):
+            warn("hyperparameters that the run changed where it was resumed have their last values from the start here")
         if found := differences(recorded, provenance()) if recorded else []:
             warn(f"the run was made with {', '.join(found)}; results may differ in the last bits")
     prepare_process(config.local_actors, config.max_policy_lag)
     from actor_learner.runs.metrics import steps_of
     from actor_learner.train import train
 
-    result = train(config, resume=resume)
+    result = train(config, resume=resume, change=change)
     if result.stopped_by and result.metrics:
         again = f"{shlex.quote(own_command())} train --resume {shlex.quote(str(result.run_dir))}"
         steps = f"{int(steps_of(result.metrics)):,} of {config.all_steps:,} steps"
@@ -107,11 +114,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _has_finished(config: TrainConfig) -> bool:
+def _changed(words: Sequence[str], algorithm: type[Any]) -> dict[str, Any]:
+    """Return the hyperparameters that `--change` gives new values."""
+    hints = typing.get_type_hints(algorithm)
+    pairs = [(name.replace("-", "_"), text) for name, _, text in (word.partition("=") for word in words)]
+    try:
+        return {name: converter(hints.get(name, Any), name)(text) for name, text in pairs}
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"A value of `--change` {error}") from error
+
+
+def _has_finished(config: TrainConfig, change: Mapping[str, Any]) -> bool:
     """Print where the run continues, and return whether it has finished. Raises ValueError if it can't be resumed."""
     from actor_learner.runs.resume import check_resume
 
-    start = check_resume(config)
+    start = check_resume(config, change=change)
     if start.finished:
         longer = "--total-steps or --offline-steps" if config.offline_steps else "--total-steps"
         print(f"The run has finished: it took its {config.all_steps:,} steps. A larger {longer} continues it.")

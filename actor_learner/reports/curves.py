@@ -14,7 +14,7 @@ from actor_learner.config.config import TrainConfig
 from actor_learner.config.settings import names_of
 from actor_learner.runs.directory import open_run, read_config
 from actor_learner.runs.metrics import read_metrics, steps_of
-from actor_learner.runs.recorded_config import WITHOUT_EFFECT, Value, flat_config
+from actor_learner.runs.recorded_config import WITHOUT_EFFECT, Value, change_text, flat_config
 from actor_learner.system.fields import check_choice, close_match, refusal
 from actor_learner.system.types import Array
 
@@ -44,6 +44,8 @@ class Curve(NamedTuple):
     low: Array
     high: Array
     smoothed: bool = False
+    changes: tuple[tuple[float, str], ...] = ()
+    """Where on the x-axis a resume changed hyperparameters of a run, and which."""
 
     @property
     def label(self) -> str:
@@ -96,6 +98,7 @@ class _Run(NamedTuple):
     env: str
     config: dict[str, Value]
     rows: list[dict[str, float]]
+    changes: list[dict[str, Any]]
 
     @property
     def names(self) -> dict[str, None]:
@@ -196,11 +199,12 @@ def _read_runs(run_dirs: Sequence[str | os.PathLike[str]], metrics: Sequence[str
 def _read_run(path: str | os.PathLike[str], metrics: Sequence[str], x: str) -> _Run:
     """Return a run whose metrics have a value. Raises ValueError for any other."""
     folder = open_run(path).path
-    config = flat_config(read_config(folder))
+    recorded = read_config(folder)
+    config = flat_config(recorded)
     missing = [name for name in ("env", "algorithm.name") if name not in config]
     if missing:
         raise ValueError(f"config.json is damaged: it has no {missing[0]}. Received: run_dir={str(path)!r}")
-    run = _Run(str(path), str(config["env"]), config, read_metrics(folder))
+    run = _Run(str(path), str(config["env"]), config, read_metrics(folder), recorded.changes)
     for metric in metrics:
         known = {metric, X_AXES[x]} <= run.names.keys() or metric in _OF_EPISODES
         if known and not len(series(run.rows, metric, x)[0]):
@@ -282,7 +286,9 @@ def _curve(name: str, runs: Sequence[_Run], metric: str, x: str, band: Band, smo
     values = np.stack([np.interp(grid, places, values) for places, values, _ in each])
     low, high = band.edges(values)
     smoothed = any(window > 1 for *_, window in each)
-    return Curve(runs[0].env, metric, name, len(runs), grid, band.middle(values), low, high, smoothed)
+    places = [(steps_of(each) if x == "steps" else each.get(X_AXES[x]), each) for run in runs for each in run.changes]
+    changes = tuple((place, change_text(each)) for place, each in places if isinstance(place, int | float))
+    return Curve(runs[0].env, metric, name, len(runs), grid, band.middle(values), low, high, smoothed, changes)
 
 
 def _smoothed(run: _Run, metric: str, x: str, smoothing: float) -> tuple[Array, Array, int]:

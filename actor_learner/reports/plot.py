@@ -140,6 +140,9 @@ def _draw_panel(axes: Axes, curves: Sequence[Curve]) -> None:
     for index, curve in enumerate(curves):
         colour, dashes = COLOURS[index % len(COLOURS)], _DASHES[index % len(_DASHES)]
         axes.plot(curve.x, curve.middle, dashes, color=colour, linewidth=1.8, label=curve.label)
+        for place, text in curve.changes:
+            axes.axvline(place, color=colour, linestyle=":", linewidth=1)
+            axes.text(place, 1, text, fontsize=7, rotation=90, va="top", transform=axes.get_xaxis_transform())
         if (curve.low < curve.high).any():
             axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(6))

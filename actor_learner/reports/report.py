@@ -32,7 +32,7 @@ from actor_learner.runs.checkpoints import RunState, checkpoint_folders
 from actor_learner.runs.directory import RunDirectory, is_locked, open_run, read_config
 from actor_learner.runs.meter import look_up
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsReader, has_undone, steps_of
-from actor_learner.runs.recorded_config import WITHOUT_EFFECT, RecordedConfig, Value, flat_config
+from actor_learner.runs.recorded_config import WITHOUT_EFFECT, RecordedConfig, Value, change_text, flat_config
 from actor_learner.system import __version__
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import write_atomically
@@ -103,13 +103,16 @@ def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
     ended = "finished" if has_finished else "failed" if error else "stopped"
     state = "running" if is_locked(run.path) else ended
     status = summarize(config, rows)
+    changes = [
+        f"Changed by a resume after {each['updates']:,} updates: {change_text(each)}." for each in config.changes
+    ]
     knows_limit = status.limited_by and None not in map(config.integer, ("num_actors", "max_policy_lag"))
     return {
         "env": str(flat.get("env", "unknown environment")),
         "algorithm": config.algorithm.upper(),
         "name": run.path.resolve().name,
         "status": state,
-        "notices": [*_notices(run, rows, state, error), *_advice(rows, flat)],
+        "notices": [*_notices(run, rows, state, error), *changes, *_advice(rows, flat)],
         "figures": _figures(rows, config),
         "charts": charts(rows),
         "league": _league(run),
@@ -274,7 +277,7 @@ def _settings(flat: Mapping[str, Value]) -> dict[str, list[dict[str, Any]]]:
 
 def _surroundings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the entries of config.json beside the config: versions, the machine, settings chosen by rule."""
-    own = {*TrainConfig().to_json(), "finished"}
+    own = {*TrainConfig().to_json(), "finished", "changes"}
     flat = flat_config({name: value for name, value in config.items() if name not in own})
     return [(name.removeprefix("versions."), str(value)) for name, value in flat.items()]
 

@@ -77,6 +77,13 @@ class RecordedConfig(dict[str, Any]):
         return dict(chosen) if isinstance(chosen, Mapping) else {}
 
     @property
+    def changes(self) -> list[dict[str, Any]]:
+        """The updates after which a resume changed hyperparameters, each with {name: [before, now]} as "changed"."""
+        found = self.get("changes")
+        kept = [each for each in (found if isinstance(found, list) else ()) if isinstance(each, dict)]
+        return [each for each in kept if isinstance(each.get("changed"), dict) and type(each.get("updates")) is int]
+
+    @property
     def finished_steps(self) -> int:
         """The steps after which the run finished; 0 if it hasn't."""
         return (self.integer("finished", "env_steps") or 0) + (self.integer("finished", "offline_steps") or 0)
@@ -90,6 +97,13 @@ class RecordedConfig(dict[str, Any]):
 
 WITHOUT_EFFECT = names_of(TrainConfig, "none") | set(RECORDED)
 """Fields of the config that don't change what is learned, and what config.json records beside the config."""
+
+
+def change_text(change: Mapping[str, Any]) -> str:
+    """Return an entry of `RecordedConfig.changes` as a text: "learning_rate 0.001 to 0.0001"."""
+    pairs = ((name, each) for name, each in change["changed"].items() if isinstance(each, list) and len(each) == 2)
+    return ", ".join(f"{name} {_simple(before)} to {_simple(now)}" for name, (before, now) in pairs)
+
 
 Value = bool | int | float | str
 

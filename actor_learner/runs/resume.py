@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from actor_learner.runs.artifacts import ENDED_BY, run_log
 from actor_learner.runs.checkpoints import FINAL, RunState, checkpoint_folders, newest_whole, remove_folder
 from actor_learner.runs.directory import RunDirectory, check_unlocked, run_lock
 from actor_learner.runs.metrics import trim_metrics
-from actor_learner.runs.recorded_config import RecordedConfig
+from actor_learner.runs.recorded_config import RecordedConfig, change_text
 from actor_learner.runs.tensorboard import PREFIX
 from actor_learner.system.aborts import native_log
 from actor_learner.system.fields import refusal, removed
@@ -47,8 +47,16 @@ class Start:
     damages: tuple[DamagedError, ...] = ()  # of newer checkpoints
     finished: bool = False  # the run has taken all its steps
     updates_per_epoch: int | None = None  # as chosen when the run began; None: not chosen yet
+    changes: Sequence[dict[str, Any]] = ()  # of hyperparameters, on this and earlier resumes
     resumed: bool = False  # the run existed before
     confirmed: bool = False  # this process has learned something
+
+    def change_rate(self, learner: Any, algorithm: Any) -> None:
+        """Set the learning rate where it was changed since the checkpoint, whose optimizer has the earlier one."""
+        since = [each["changed"] for each in self.changes if each["updates"] == self.state.updates]
+        for member in learner.members.values() if any("learning_rate" in each for each in since) else ():
+            if member.algorithm.learning_rate == algorithm.learning_rate:  # else a policy's own
+                member.optimizer.learning_rate = algorithm.initial_learning_rate
 
     def commit(self, config: TrainConfig) -> None:
         """Restores the directory to its state at the checkpoint, once all parts of the run exist.
@@ -75,8 +83,10 @@ class Start:
 
 
 @contextlib.contextmanager
-def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
+def start_run(config: TrainConfig, *, resume: bool, change: Collection[str] = ()) -> Iterator[Start]:
     """Locks a run's directory and writes its log while entered; a resumed run waits for `Start.commit`.
+
+    change: hyperparameters that may differ from the resumed run's.
 
     A new run that learned nothing is abandoned. For others, the log reports why they ended early.
 
@@ -88,7 +98,7 @@ def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
             stack.enter_context(run_lock(run.path))
         stack.enter_context(run_log(run.logs, verbose=config.verbose))
         if resume:
-            start = check_resume(config, lock=False)
+            start = check_resume(config, lock=False, change=change)
         else:
             directory.begin_run(run, config)
             start = Start(run)
@@ -120,8 +130,8 @@ def _log_end(error: BaseException) -> None:
         _log.error("%s%s", ENDED_BY, described, exc_info=None if explains_itself else error)
 
 
-def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
-    """Return the point from which the run in `config.run_dir` can be resumed; writes nothing.
+def check_resume(config: TrainConfig, *, lock: bool = True, change: Collection[str] = ()) -> Start:
+    """Return the point from which the run in `config.run_dir` can be resumed; writes nothing. change: see `start_run`.
 
     Raises ValueError if there is no run, if it has another config or holds links, if a living process trains it (with
     `lock`), or if it has checkpoints of which none is whole or one can't be read.
@@ -129,7 +139,7 @@ def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
     run = _named_run(config)
     directory.check_no_links(run)
     recorded = directory.read_config(run.path)
-    check_fits(recorded, config)
+    check_fits(recorded, config, change)
     directory.check_writable(run.path)
     if lock:
         check_unlocked(run.path)
@@ -143,7 +153,17 @@ def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
         )
     chosen = recorded.integer("chosen", "updates_per_epoch")
     per_epoch = chosen if chosen and chosen > 0 else None
-    return Start(run, checkpoint, state, tuple(damages), finished, per_epoch, resumed=True)
+    changes = _changes(recorded, config, state, change)
+    return Start(run, checkpoint, state, tuple(damages), finished, per_epoch, changes, resumed=True)
+
+
+def _changes(recorded: RecordedConfig, config: TrainConfig, state: RunState, names: Collection[str]) -> list[Any]:
+    """Return the run's changes of hyperparameters, that of this resume last; those after the checkpoint begin at it."""
+    here = {name: getattr(state, name) for name in ("updates", "env_steps", "offline_steps", "time_seconds")}
+    earlier = [each | here if each["updates"] > state.updates else each for each in recorded.changes]
+    before, now = recorded.get("algorithm") or {}, config.to_json()["algorithm"]
+    changed = {name: [before.get(name), now[name]] for name in names if not _equal(before.get(name), now[name])}
+    return [*earlier, *([here | {"changed": changed}] if changed else [])]
 
 
 def with_own_lag(config: TrainConfig) -> TrainConfig:
@@ -168,15 +188,16 @@ def _named_run(config: TrainConfig) -> RunDirectory:
     return RunDirectory(Path(config.run_dir))
 
 
-def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
-    """Raise ValueError, listing the differences, if the run of a config.json can't be resumed with `config`."""
+def check_fits(recorded: RecordedConfig, config: TrainConfig, change: Collection[str] = ()) -> None:
+    """Raise ValueError, listing differences but those in `change`, if the run of a config.json can't be resumed."""
     may_differ = names_of(TrainConfig, "none", "pace")
     for name, value in recorded.items():
         if name not in may_differ and (text := removed(name, value)):
             raise ValueError(f"`run_dir` holds a run that can't go on: {text}")
     recorded, given = RecordedConfig(recorded), RecordedConfig(json.loads(json.dumps(config.to_json())))
     if isinstance(known := recorded.get("algorithm"), Mapping):  # an earlier version may have had fewer fields
-        given["algorithm"] = {name: value for name, value in given["algorithm"].items() if name in known}
+        algorithm = {name: value for name, value in given["algorithm"].items() if name in known}
+        given["algorithm"] = algorithm | {name: known[name] for name in known.keys() & {*change}}
     for each in (recorded, given):
         if isinstance(settings := each.get("self_play"), Mapping):  # the size of the pool may change
             each["self_play"] = {name: value for name, value in settings.items() if name != "size"}
@@ -206,7 +227,8 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
         others = "or give another run_dir"
         if any("algorithm." in text for text in differences):
             others = (
-                "or begin another one with its weights (--init-from); a callback may set the learning rate (--callback)"
+                "change what may (--change learning_rate=1e-4), let a callback set the learning rate (--callback), or "
+                "begin another one with its weights (--init-from)"
             )
         raise ValueError(
             f"`run_dir` holds a run with another config: {'; '.join(differences)}. Resume it with its own config, "
@@ -284,7 +306,10 @@ def _restore_files(start: Start, config: TrainConfig) -> None:
     if removed := trim_metrics(run.metrics, state.updates, state.metrics_size):
         _log.info("%d later rows of metrics.jsonl are removed", removed)
     trim_event_files(run.path, state.event_files)
-    directory.write_config(run, config, chosen=recorded.chosen)
+    if len(start.changes) > len(recorded.changes):
+        _log.info("changed at %d env steps: %s", state.env_steps, change_text(start.changes[-1]))
+    more = {"changes": start.changes} if start.changes else {}
+    directory.write_config(run, config, chosen=recorded.chosen, **more)
 
 
 def event_files(folder: Path) -> dict[str, int]:

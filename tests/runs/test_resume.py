@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import json
 import logging
@@ -18,6 +19,8 @@ import pytest
 import actor_learner as al
 from actor_learner import cli
 from actor_learner.cli.train import resumed_config, train_config
+from actor_learner.reports.curves import read_curves
+from actor_learner.reports.report import report
 from actor_learner.runs import tensorboard
 from actor_learner.runs.checkpoints import Checkpoints, RunState, checkpoint_folders
 from actor_learner.runs.directory import RunDirectory, read_config, run_lock, with_init_commit
@@ -222,6 +225,23 @@ def test_a_resume_that_cannot_start_leaves_all_as_it_was_and_says_why_in_the_log
     assert "ERROR the run ended: ValueError: `monitor` of EarlyStopping must" in (run.logs / "run.log").read_text()
     changing = {run.logs / "run.log": b"", run.path / ".lock": b""}
     assert contents(run.path) | changing == before | changing
+
+
+def test_hyperparameters_change_by_the_users_word_and_the_run_knows_it(run_of, runs, tmp_path):
+    run, plain = run_of("killed"), al.PPO(minibatch_size=None, epochs=2, learning_rate=1e-3, normalize_reward=True)
+    cli.main(["train", "--resume", str(run.path), "--change", "learning_rate=1e-3", "--change", "ent_coef=0.5"])
+    changed = read_config(run.path)
+    before = {"updates": 3, "env_steps": 192, "offline_steps": 0, "time_seconds": changed["changes"][0]["time_seconds"]}
+    named = {"learning_rate": ["linear_1e-3", 1e-3], "ent_coef": [0.0, 0.5]}
+    assert changed["changes"] == [before | {"changed": named}]
+    assert [row["learning_rate"] == np.float32(1e-3) for row in rows_of(run)] == [True, False, False] + [True] * 9
+    assert "after 3 updates: learning_rate linear_1e-3 to 0.001, ent_coef 0.0 to 0.5" in report(run.path).read_text()
+    assert read_curves([run.path], ["value_loss"])[0].changes[0][0] == 192
+    again = RunDirectory(shutil.copytree(runs / "killed", tmp_path / "again"))  # before a checkpoint after the change
+    again.config.write_text(json.dumps({name: value for name, value in changed.items() if name != "finished"}))
+    al.train(config(again.path, algorithm=dataclasses.replace(plain, ent_coef=0.5)), resume=True)
+    assert {row["learning_rate"] for row in rows_of(again)[3:]} == {np.float32(1e-3)}
+    assert read_config(again.path)["changes"] == changed["changes"]
 
 
 def test_a_finished_run_is_left_as_it_is(run_of, capsys):
@@ -457,7 +477,23 @@ def test_the_command_line_takes_the_runs_own_config_but_for_its_path(begun, tmp_
     [
         (["--resume", "nowhere"], "`--resume` holds no run: the directory isn't there. Received: --resume nowhere"),
         (["--resume", "run", "--gamma", "0.5"], "algorithm.gamma is 0.97 there, 0.5 here"),
-        (["--resume", "run", "--gamma", "0.5"], "begin another one with its weights (--init-from); a callback may set"),
+        (
+            ["--resume", "run", "--gamma", "0.5"],
+            "may (--change learning_rate=1e-4), let a callback set the learning rate",
+        ),
+        (
+            ["--resume", "run", "--change", "gamma=0.5"],
+            "`--change` must be a dict of values of learning_rate, max_grad_n",
+        ),
+        (
+            ["--resume", "run", "--change", "learning-rate=-1"],
+            "`--learning-rate` must be a finite number of at least 0",
+        ),
+        (
+            ["--resume", "run", "--change", "max_grad_norm=x"],
+            "A value of `--change` must be a number or none. Received: x",
+        ),
+        (["--change", "ent_coef=0"], "`--change` is for a run that is resumed"),
         (["Acrobot-v1", "--resume", "run"], 'env is "CartPole-v1" there, "Acrobot-v1" here'),
         (["--resume", "run", "--algorithm", "a2c"], 'algorithm.name is "ppo" there, "a2c" here'),
         (["--resume", "run", "--total-steps", "10"], "total_steps (which may grow) is"),
