@@ -1,4 +1,7 @@
-"""Tables of the documentation that are made from the code, so that they are never older than it."""
+"""Tables of the documentation that are made from the code, so that they are never older than it.
+
+Those of docs/ are filled in where the site is made. `python docs/code_tables.py` writes that of the README.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ sys.path.append(str(ROOT))
 
 from benchmarks.figures import Sources  # noqa: E402
 
-MARK = re.compile(r"^<!-- (\w+)((?: \w+)*) -->$", re.MULTILINE)
-"""The place of a table in a page, a line of its own: its name, and arguments."""
+MARK = re.compile(r"^<!-- (\w+)((?: \w+)*) -->$(?:\n\|.*)*", re.MULTILINE)
+"""The place of a table in a page, a line of its own: its name, and arguments. An older one may stand below it."""
 
 _EFFECTS = {"learning": "learned", "pace": "pace", "none": "nothing"}
 _ACTIONS = {
@@ -39,9 +42,13 @@ _ACTIONS = {
 }
 
 
-def fill(page: str) -> str:
-    """Return a page with its tables at their places."""
-    return MARK.sub(lambda mark: TABLES[mark[1]](*mark[2].split()), page)
+def fill(page: str, *, keep_marks: bool = False) -> str:
+    """Return a page with its tables at their places, and their marks above them, if they are kept."""
+
+    def made(mark: re.Match[str]) -> str:
+        return (f"{mark[0].splitlines()[0]}\n" if keep_marks else "") + TABLES[mark[1]](*mark[2].split())
+
+    return MARK.sub(made, page)
 
 
 def default_of(field: dataclasses.Field[Any]) -> str | None:
@@ -73,6 +80,29 @@ def _algorithms() -> str:
         }
         rows.append(row)
     return _table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+
+
+def _support() -> str:
+    """Return which spaces and features each algorithm takes, by its own checks."""
+    rows = []
+    for name, kind in BY_NAME.items():
+        algorithm = kind()
+        spaces = [_tick(_takes_actions(algorithm, space)) for space in _ACTIONS.values()]
+        features = (
+            any(choices(space) and _takes_actions(algorithm, space) for space in _ACTIONS.values()),
+            _accepts(TrainConfig, algorithm=algorithm, memory="lstm"),
+            _accepts(algorithm.check_devices, 2),
+            kind.REPLAYS,
+            "hindsight" in kind.__dataclass_fields__ and _accepts(kind, hindsight="future"),
+        )
+        rows.append((f"[{name.upper()}](docs/{_page(name, kind.__name__)})", *spaces, *map(_tick, features)))
+    actions = ("Discrete", "Multi-Discrete", "Multi-Binary", "Box", "unbounded Box", "Dict, Tuple")
+    features = ("masks", "memory", "several GPUs (JAX)", "offline", "hindsight")
+    return _table(("", *actions, *features), rows)
+
+
+def _tick(value: bool) -> str:
+    return "✓" if value else ""
 
 
 def _page(name: str, title: str) -> str:
@@ -188,9 +218,21 @@ def _figures(name: str) -> str:
     return Sources(ROOT / "benchmarks", listed["names"]).format(listed["tables"][name]).rstrip()
 
 
-def _speed() -> str:
-    """Return the README's table."""
-    return re.search(r"(^\| work .*\n(?:\|.*\n)+)", read("README.md"), re.MULTILINE)[1]
+def _readme() -> str:
+    """Return the README as a page of the site."""
+    page = fill(read("README.md")).replace("# actor-learner\n", "", 1)
+    return re.sub(r"(\]\(|src=\")docs/", r"\1", page)
+
+
+def _extras() -> str:
+    """Return what users may install beside the package."""
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    rows = [
+        (f"`[{name}]`", ", ".join(f"`{re.split('[><=;]', each)[0].strip()}`" for each in needed))
+        for name, needed in extras.items()
+        if name not in ("docs", "test", "dev")
+    ]
+    return _table(("extra", "installs"), rows)
 
 
 def _citation() -> str:
@@ -219,12 +261,17 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "algorithms": _algorithms,
     "citation": _citation,
+    "extras": _extras,
     "figures": _figures,
     "hyperparameters": _hyperparameters,
     "metrics": _metrics,
     "presets": _presets,
+    "readme": _readme,
     "results": _results,
     "settings": _settings,
-    "speed": _speed,
+    "support": _support,
 }
 """What a page may ask for, by the name in its mark."""
+
+if __name__ == "__main__":
+    (ROOT / "README.md").write_text(fill(read("README.md"), keep_marks=True), encoding="utf-8")

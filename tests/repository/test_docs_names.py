@@ -99,6 +99,14 @@ def test_pages_ask_for_tables_that_there_are(code_tables):
     assert [name for name, page in PAGES.items() if "\n<!--" in code_tables.fill(page)] == []
 
 
+def test_the_readmes_table_is_as_the_code_makes_it_and_is_on_the_first_page(code_tables):
+    readme = PAGES["README.md"]
+    assert code_tables.fill(readme, keep_marks=True) == readme, "python docs/code_tables.py writes it"
+    row = next(line for line in readme.splitlines() if line.startswith("| [SAC]"))
+    assert [cell.strip() for cell in row.split("|")[2:8]] == ["", "", "", "✓", "", "✓"]
+    assert row.replace("docs/", "") in code_tables.fill(PAGES["index.md"])
+
+
 def test_the_table_of_algorithms_says_what_they_take(code_tables):
     header, _, *lines = (line.strip("| ").split(" | ") for line in code_tables.TABLES["algorithms"]().splitlines())
     found = [dict(zip(header, line, strict=True)) for line in lines]
@@ -182,7 +190,7 @@ def test_how_it_works_lists_the_floors_and_every_folder_of_the_package():
 
 def test_the_tours_name_functions_that_there_are():
     """`file:name`, of the package or of the repository."""
-    places = re.findall(r"`([\w/]+\.py):([\w.]+)`", PAGES["how_it_works.md"])
+    places = re.findall(r"`([\w/]+\.py):([\w.]+)`", PAGES["how_it_works.md"] + PAGES["contributing.md"])
     assert len(places) > 50
     for file, name in places:
         path = next(path for path in (ROOT / "actor_learner" / file, ROOT / file) if path.exists())
