@@ -20,7 +20,8 @@ CPU_NOTE = (
 def page(found: Figures) -> list[str]:
     """Return the lines of the page: what was measured on, then a table for each part that has rows."""
     tables = {"Updates": updates, "Agreement": agreement, "The whole pipeline": pipeline}
-    lines = ["# An accelerator", "", f"`{found['command']}`, {found['date']}.", "", *machine(found)]
+    title = f"# Speed of updates and of whole runs on {', '.join(found['gpus']) or 'a CPU'}"
+    lines = [title, "", f"`{found['command']}`, {found['date']}.", "", *machine(found)]
     for title, make in tables.items():
         if body := make(found):
             lines += ["", f"## {title}", "", *body]

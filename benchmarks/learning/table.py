@@ -242,7 +242,7 @@ def page(found: Figures, folder: Path) -> str:
     seeds = [seed for result in results.values() for seed in result.seeds]
     used = sorted({", ".join(f"{k} {v}" for k, v in seed["versions"].items()) for seed in seeds})
     lines = [
-        "# Learning results",
+        "# Returns that the presets reach, beside published ones",
         "",
         "This page shows the returns of the presets beside published returns. All figures are of final weights, never",
         "of the best ones.",

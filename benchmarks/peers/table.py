@@ -49,7 +49,8 @@ def fastest(runs: Mapping[str, Runs], among: Iterable[str]) -> str | None:
 
 def page(found: Figures) -> str:
     works = found.get("works", {})
-    title = "Comparison with other libraries" + (", on JAX" if "jax" in found["versions"]["ours"] else "")
+    on_jax = any("--backend jax" in work["command"] for work in works.values())
+    title = f"Speed beside other libraries{', on JAX' if on_jax else ''}: {', '.join(works)}"
     lines = [f"# {title}", "", *_about(found), "", *summary(works)]
     for name, work in works.items():
         lines += ["", f"## {name}: {shape(work['work'])}", "", *_work_table(work)]

@@ -21,7 +21,7 @@ def page(found: Figures) -> str:
     """Return all figures as Markdown."""
     found = _with_numbers(found)
     parts = [_origin(found), _actors(found), _costs(found), _heavy_tails(found)]
-    return "\n\n".join(["# Scaling: 1 to 64 actors", *("\n".join(part) for part in parts)]) + "\n"
+    return "\n\n".join(["# Speed and memory with 1 to 64 actors", *("\n".join(part) for part in parts)]) + "\n"
 
 
 def _with_numbers(found: Any) -> Any:
