@@ -255,7 +255,7 @@ def make_learner(
     if lag_was_given and config.num_actors and config.learner_threads is None:
         warn_of_threads(_learner_cores(config, actors.policies[0].observation_space))
     if config.policies is None:
-        return _policy_learner(config, start.checkpoint, actors.policies[0], compute_reward)
+        return _policy_learner(config, start.checkpoint, actors.policies[0], compute_reward, start.precision)
     from actor_learner.learner.teams import Team
 
     learning = [policy for policy in actors.policies if config.policies[policy.name].learning]
@@ -265,37 +265,73 @@ def make_learner(
         steps = max(1, round(config.total_steps * policy.share / share))
         own = config.of_policies[policy.name].replace(total_steps=steps)
         checkpoint = _policy_checkpoint(start.checkpoint, policy.name)
-        members[policy.name] = _policy_learner(own, checkpoint, policy, compute_reward)
+        precision = start.precision.get(policy.name) if isinstance(start.precision, Mapping) else None
+        members[policy.name] = _policy_learner(own, checkpoint, policy, compute_reward, precision)
     networks = {policy.name: policy.network for policy in actors.policies}
     fixed = {policy.name: policy.exported.weights for policy in actors.policies if policy.name not in members}
     return Team(members, networks, fixed, config.total_steps, start.state.updates)
 
 
 def _policy_learner(
-    config: TrainConfig, checkpoint: Path | None, policy: PoolPolicy, compute_reward: ComputeReward | None
+    config: TrainConfig,
+    checkpoint: Path | None,
+    policy: PoolPolicy,
+    compute_reward: ComputeReward | None,
+    precision: Any,
 ) -> Learner:
-    """Return the learner of one policy, of a checkpoint or a new one."""
+    """Return the learner of one policy, of a checkpoint or a new one. precision: as the run chose it, or None."""
     from actor_learner.learner.learner import Learner
 
     if checkpoint is None:
-        return new_learner(config, policy, compute_reward)
-    options = {name: getattr(config, name) for name in ("algorithm", "device", "devices", "tf32")}
+        return new_learner(config, policy, compute_reward, precision)
+    options = {name: getattr(config, name) for name in ("algorithm", "device", "devices")}
+    options |= {"tf32": in_tf32(config, policy.network, precision)}
     options["compute_reward"] = _reward_of(config, compute_reward)
     learner = Learner.load(checkpoint, network=policy.network, critics=config.critics, **options)
     learner.extend(config.all_steps)
     return _with_buffer(config, learner, policy)
 
 
+def in_tf32(config: TrainConfig, network: keras.Model, chosen: Any = None) -> bool:
+    """Return whether a learner of a network multiplies in TF32. chosen: the run's precision so far, if any.
+
+    Warns if the run did so before, by rule, and the device can't.
+    """
+    from actor_learner.learner.backend import has_tf32
+    from actor_learner.networks.contract import computes_in, convolves
+
+    if config.precision != "auto":
+        return config.tf32
+    wanted = chosen == "tf32" if chosen else convolves(network) and not computes_in(network, "bfloat16")
+    found = wanted and has_tf32(config.device)
+    if chosen == "tf32" and not found:
+        text = "The run learned in TF32, which this device doesn't have, and goes on in float32"
+        warnings.warn(f"{text}. Received: device={config.device!r}", UserWarning, stacklevel=2)
+    return found
+
+
+def precisions(learner: Any) -> Any:
+    """Return the precision of a run, to be recorded; a dict by name with several policies."""
+    return of_one({name: member.precision for name, member in learner.members.items()})
+
+
 def new_learner(
-    config: TrainConfig, actors: PoolPolicy | ActorPool, compute_reward: ComputeReward | None = None
+    config: TrainConfig,
+    actors: PoolPolicy | ActorPool,
+    compute_reward: ComputeReward | None = None,
+    precision: Any = None,
 ) -> Learner:
-    """Return a new learner that a config describes, of the actors' network. compute_reward: see `goal_rewards`."""
+    """Return a new learner that a config describes, of the actors' network.
+
+    compute_reward: see `goal_rewards`. precision: as for `in_tf32`.
+    """
     from actor_learner.learner.learner import Learner
     from actor_learner.learner.replay import ReplayLearner
     from actor_learner.learner.state import read_variables
 
-    names = ("seed", "device", "devices", "tf32", "sequence_length", "burn_in")
+    names = ("seed", "device", "devices", "sequence_length", "burn_in")
     fields: dict[str, Any] = {"total_steps": config.all_steps} | {name: getattr(config, name) for name in names}
+    fields["tf32"] = in_tf32(config, actors.network, precision)
     if config.init_from is not None:
         fields["return_statistics"] = _return_statistics(config)
     if config.algorithm.REPLAYS or type(config.algorithm).models is not Hyperparameters.models:

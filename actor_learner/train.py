@@ -17,7 +17,7 @@ from actor_learner.reports.watch import Progress
 from actor_learner.runs.directory import record_finished, with_init_commit
 from actor_learner.runs.metrics import last_metrics
 from actor_learner.runs.recorder import Recorder
-from actor_learner.runs.resume import Start, start_run, with_own_lag
+from actor_learner.runs.resume import Start, start_run, with_own_defaults
 from actor_learner.system.signals import Interrupts
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ class _Run:
             self.start.confirm(
                 learned=metrics.get("gradient_steps", 1) > 0,
                 xla=self.learner.compiled_with_xla,
+                precision=build.precisions(self.learner),
                 updates_per_epoch=self.updates_per_epoch,
                 action_masks=self.actors.uses_masks,
             )
@@ -250,7 +251,7 @@ def train(
         raise ValueError(f"`change` is for a run that is resumed (resume=True). Received: change={change!r}")
     if change:
         config = config.replace(algorithm=config.algorithm.changed(change))
-    config = with_own_lag(config) if resume else with_init_commit(config)
+    config = with_own_defaults(config) if resume else with_init_commit(config)
     build.check_run(config, resume=resume, change=change)
     callbacks = _make_callbacks(config)
     with start_run(config, resume=resume, change=change) as start:

@@ -44,6 +44,7 @@ from actor_learner.system.keras_import import BACKENDS, use_backend
 from actor_learner.system.policies import ONLY_POLICY, POLICIES_FOLDER
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
+_BY_RULE = ("auto", None)  # precisions that Keras's dtype policy, and the device, decide
 
 ENV_HELP = "Gymnasium id, module:Id-v0, module:factory, or in JAX gymnax:Id, brax:Id, jax:module:name"
 _NETWORK_HELP = "a function of the observation and the action space that returns a Keras model"
@@ -202,8 +203,9 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             steps). Policy and value then share both. None: no memory.
         memory_size: units of the memory.
         precision: precision of the computations in the network's layers: "float32" or "bfloat16"; or "tf32": layers in
-            float32, whose products round to 10 bits of mantissa in an NVIDIA GPU. Weights are float32. None: by Keras's
-            dtype policy.
+            float32, whose products round to 10 bits of mantissa in an NVIDIA GPU. Weights are float32. "auto": by
+            Keras's dtype policy, and "tf32" for a network with convolutions in float32, where the GPU has it. None: by
+            that policy alone.
         network: keras.Model, or callable(observation_space, action_space) -> keras.Model, in place of the default.
         critics: callable(observation_space, action_space) -> keras.Model, called for each critic, in place of
             `default_critic`.
@@ -280,7 +282,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     noise_hold: int = count(1, 1, "network")
     memory: Literal["lstm", "gru", "attention"] | None = choice((None, *checks.MEMORIES), "network")
     memory_size: int = count(128, 1, "network")
-    precision: Literal["float32", "tf32", "bfloat16"] | None = choice((None, *PRECISIONS), "network")
+    precision: Literal["auto", "float32", "tf32", "bfloat16"] | None = choice(("auto", *PRECISIONS, None), "network")
     network: Any = setting(None, "network", help=_NETWORK_HELP, metavar="MODULE:NAME")
     critics: Any = setting(None, "network", check=_critics, help=_NETWORK_HELP, metavar="MODULE:NAME")
     callbacks: Sequence[Any] = setting(tuple, check=_callbacks, effect="none")
@@ -496,14 +498,14 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         layers = list(self.network._flatten_layers()) if hasattr(self.network, "dtype_policy") else []
         built_already = self.init_from is not None or bool(layers)
         computed_in = {layer.compute_dtype for layer in layers}
-        if self.precision is not None and built_already and self.precision not in computed_in:
+        if self.precision not in _BY_RULE and built_already and self.precision not in computed_in:
             raise ValueError(
                 "`precision` is for a network that the run builds; one that is given computes in its own, by the dtype "
                 f"policy that it was built under. Received: precision={self.precision!r}"
             )
-        if self.precision is None and not built_already and "keras" in sys.modules:
+        if self.precision in _BY_RULE and not built_already and "keras" in sys.modules:
             policy = sys.modules["keras"].config.dtype_policy()
-            found = next((name for name in PRECISIONS if policy.name == f"mixed_{name}"), None)
+            found = next((name for name in PRECISIONS if policy.name == f"mixed_{name}"), self.precision)
             object.__setattr__(self, "precision", found)
             computed_in = {policy.compute_dtype}
         if "float16" in computed_in:
@@ -529,7 +531,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
 
     @property
     def tf32(self) -> bool:
-        """True if products of float32 may be computed in TF32."""
+        """True if products of float32 are to be computed in TF32, whatever the network."""
         return self.precision == "tf32"
 
     @property

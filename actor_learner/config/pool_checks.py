@@ -23,6 +23,8 @@ DEVICES = ("auto", "cpu", "gpu")
 ACTING = ("actors", "device")
 """The places where the policy runs: in the actors, or on the learner's device."""
 
+TF32_CAPABILITY = 8
+"""The first compute capability of NVIDIA's GPUs with TF32: Ampere's."""
 MIN_ACTOR_BYTES = 20_000_000
 """Bytes that an actor needs at least; 24 MB with one CartPole-v1 environment."""
 DEFAULT_ENVS_PER_ACTOR = 8

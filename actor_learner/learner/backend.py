@@ -45,6 +45,7 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
         NAME as NAME,
         THREADS as THREADS,
         gpu_names as gpu_names,
+        has_tf32 as has_tf32,
         is_out_of_memory as is_out_of_memory,
         place as place,
         prepare_devices as prepare_devices,

@@ -323,7 +323,7 @@ class Learner:
                 "minibatch_size": self.algorithm.minibatch_rows(steps * columns),
                 "unroll_length": steps,
                 "num_envs": columns,
-                "precision": "tf32" if self.tf32 else self.network.compute_dtype,
+                "precision": self.precision,
             }
             received = ", ".join(f"{name}={value}" for name, value in settings.items())
             or_bfloat16 = "" if contract.computes_in(self.network, "bfloat16") else ", or use precision='bfloat16'"
@@ -331,6 +331,11 @@ class Learner:
                 f"The {self.device[1:4]}'s memory is too small for this update: lower `minibatch_size`, or num_envs x "
                 f"unroll_length{or_bfloat16}. Received: {received}"
             ) from error
+
+    @property
+    def precision(self) -> str:
+        """The precision of the network's computations: "float32", "tf32" or "bfloat16"."""
+        return "tf32" if self.tf32 else str(self.network.compute_dtype)
 
     def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
         """Return the names of the metrics that `update` gives for such a batch; the batch's values don't matter.

@@ -363,6 +363,11 @@ def all_layers(network: keras.Model) -> Iterator[keras.layers.Layer]:
     yield from network._flatten_layers(include_self=False)
 
 
+def convolves(network: keras.Model) -> bool:
+    """Return whether a network has convolutions."""
+    return any("Conv" in type(layer).__name__ for layer in all_layers(network))
+
+
 def normalization_layers(network: keras.Model) -> list[ObservationNormalization]:
     """Return the layers whose statistics the learner updates, each once, however often the network calls it."""
     layers = (layer for layer in all_layers(network) if isinstance(layer, ObservationNormalization))
@@ -444,9 +449,9 @@ def tensor_names(names: Iterable[str]) -> list[str]:
 
 @contextlib.contextmanager
 def building_in(precision: str | None) -> Iterator[None]:
-    """Lets layers that are made meanwhile compute in a precision, over weights in float32; None changes nothing."""
+    """Lets layers that are made meanwhile compute in a precision, over float32 weights; unless it is None or "auto"."""
     before = keras.config.dtype_policy()
-    if precision is not None:
+    if precision not in (None, "auto"):
         keras.config.set_dtype_policy("float32" if precision in ("float32", "tf32") else f"mixed_{precision}")
     try:
         yield

@@ -48,6 +48,7 @@ class Start:
     finished: bool = False  # the run has taken all its steps
     updates_per_epoch: int | None = None  # as chosen when the run began; None: not chosen yet
     changes: Sequence[dict[str, Any]] = ()  # of hyperparameters, on this and earlier resumes
+    precision: Any = None  # as chosen when the run began: a name, or one for each policy
     resumed: bool = False  # the run existed before
     confirmed: bool = False  # this process has learned something
 
@@ -153,8 +154,9 @@ def check_resume(config: TrainConfig, *, lock: bool = True, change: Collection[s
         )
     chosen = recorded.integer("chosen", "updates_per_epoch")
     per_epoch = chosen if chosen and chosen > 0 else None
+    precision = recorded.chosen.get("precision")
     changes = _changes(recorded, config, state, change)
-    return Start(run, checkpoint, state, tuple(damages), finished, per_epoch, changes, resumed=True)
+    return Start(run, checkpoint, state, tuple(damages), finished, per_epoch, changes, precision, resumed=True)
 
 
 def _changes(recorded: RecordedConfig, config: TrainConfig, state: RunState, names: Collection[str]) -> list[Any]:
@@ -166,15 +168,19 @@ def _changes(recorded: RecordedConfig, config: TrainConfig, state: RunState, nam
     return [*earlier, *([here | {"changed": changed}] if changed else [])]
 
 
-def with_own_lag(config: TrainConfig) -> TrainConfig:
-    """Return the config with the `max_policy_lag` of the run to resume, unless one was given.
+def with_own_defaults(config: TrainConfig) -> TrainConfig:
+    """Return the config with `max_policy_lag` and `precision` of the run to resume, unless others were given.
 
-    It counts as given where it isn't the default. Raises ValueError if there is no run.
+    They count as given where they aren't the default. Raises ValueError if there is no run.
     """
-    recorded = directory.read_config(_named_run(config).path).integer("max_policy_lag")
-    if recorded in (None, config.max_policy_lag) or "max_policy_lag" not in config.left_open:
-        return config
-    return config.replace(max_policy_lag=recorded)
+    recorded = directory.read_config(_named_run(config).path)
+    own: dict[str, Any] = {}
+    if (lag := recorded.integer("max_policy_lag")) is not None and "max_policy_lag" in config.left_open:
+        own["max_policy_lag"] = lag
+    if config.precision == "auto":  # which earlier versions didn't have
+        own["precision"] = recorded.get("precision")
+    own = {name: value for name, value in own.items() if value != getattr(config, name)}
+    return config.replace(**own) if own else config
 
 
 def _named_run(config: TrainConfig) -> RunDirectory:

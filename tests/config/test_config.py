@@ -474,7 +474,7 @@ def test_a_dtype_policy_that_keras_has_is_recorded():
         keras.config.set_dtype_policy("float32")
     assert config.precision == "bfloat16"
     assert al.TrainConfig.from_json(config.to_json()).precision == "bfloat16"
-    assert al.TrainConfig().precision is None
+    assert al.TrainConfig().precision == "auto"
 
 
 def test_float16_is_refused_by_name_by_policy_and_in_a_network():

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from jax._src import xla_bridge
 
-from actor_learner.config.pool_checks import DEVICES
+from actor_learner.config.pool_checks import DEVICES, TF32_CAPABILITY
 from actor_learner.system.fields import check_choice
 from actor_learner.system.files import one_line
 from actor_learner.system.installation import install_command
@@ -91,6 +91,14 @@ def use_only(device: str) -> None:
 def gpu_names() -> list[str]:
     """Return the names of the GPUs that JAX sees."""
     return [device.device_kind for device in _devices() if device.platform == "gpu"]
+
+
+def has_tf32(device: str) -> bool:
+    """Return whether "auto", "cpu" or "gpu" stands for a GPU that multiplies in TF32."""
+    if "GPU" not in resolve_device(device):
+        return False
+    major = str(getattr(_devices("gpu")[0], "compute_capability", "")).partition(".")[0]  # of AMD's it is a name
+    return major.isdecimal() and int(major) >= TF32_CAPABILITY
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -10,9 +10,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from actor_learner.config.pool_checks import DEVICES
+from actor_learner.config.pool_checks import DEVICES, TF32_CAPABILITY
 from actor_learner.learner.cost import is_small
-from actor_learner.networks.contract import all_layers
+from actor_learner.networks.contract import convolves
 from actor_learner.networks.memory import Memories
 from actor_learner.system.fields import check_choice
 from actor_learner.system.installation import install_command
@@ -73,6 +73,14 @@ def gpu_names() -> list[str]:
     return [details(gpu).get("device_name", gpu.name) for gpu in tf.config.get_visible_devices("GPU")]
 
 
+def has_tf32(device: str) -> bool:
+    """Return whether "auto", "cpu" or "gpu" stands for a GPU that multiplies in TF32."""
+    if "GPU" not in resolve_device(device):
+        return False
+    details = tf.config.experimental.get_device_details(tf.config.get_visible_devices("GPU")[0])
+    return bool(details.get("compute_capability", (0,))[0] >= TF32_CAPABILITY)
+
+
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether TensorFlow raised this error because a device had too little memory."""
     return isinstance(error, tf.errors.ResourceExhaustedError) or (
@@ -113,5 +121,4 @@ def use_xla(network: keras.Model, device: str, minibatch_flops: float) -> bool:
     if "GPU" in device:
         _logger.info("XLA compiles for the GPU anew in each run: TensorFlow's programs are kept for CPUs alone")
         return True
-    convolves = any("Conv" in type(layer).__name__ for layer in all_layers(network))
-    return not convolves and (is_small(minibatch_flops) or bool(Memories(network)))
+    return not convolves(network) and (is_small(minibatch_flops) or bool(Memories(network)))
