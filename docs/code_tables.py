@@ -190,16 +190,17 @@ def _hyperparameters(*names: str) -> str:
 def _results(algorithm: str) -> str:
     """Return an algorithm's rows of the table of results."""
     found = list(_measured(algorithm))
-    return _table(("`actor-learner train` ...", "env steps", "seeds", "return", "strongest published"), found)
+    header = ("`actor-learner train` ...", "env steps", "seeds", "return", "strongest published, same algorithm")
+    return _table((*header, "ours - theirs", "strongest, any algorithm"), found)
 
 
 def _measured(algorithm: str) -> Iterator[Sequence[str]]:
     for line in read("benchmarks/learning/learning.md").splitlines():
         command, *cells = (cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|")))
         if f" --algorithm {algorithm} " in command:
-            steps, seeds, evaluation, _, _, goal = cells[:6]
+            steps, seeds, evaluation, _, _, *compared = cells[:8]
             words = re.sub(rf"^`train | --algorithm {algorithm}| --seed N`$", "", command)
-            yield f"`{words}`", steps, seeds, evaluation, goal
+            yield f"`{words}`", steps, seeds, evaluation, *compared
 
 
 def _presets() -> str:

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
+import math
 import platform
 import re
 import shlex
@@ -24,13 +25,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from actor_learner.reports.curves import bootstrap_interval, interquartile_mean
 from actor_learner.runs.recorded_config import git_commit
 from benchmarks.harness import ROOT, Figures, make_parser, map_on_cores, origin, run_on_core, table, write
-from benchmarks.learning.rows import ROWS, Published, Row
+from benchmarks.learning.rows import PUBLISHED, ROWS, Published, Row
 from benchmarks.peers.libraries import prepare, versions
 from benchmarks.works import COMMAND, evaluate_on_core, train_on_core
 
@@ -43,26 +45,10 @@ PEER_PACKAGES = {
 TRAIN_SECONDS, EVALUATE_SECONDS = 4 * 3600.0, 1800.0
 ORIGIN = ("versions", "cores", "date", "machine", "commit")
 
-HEADER = ("command", "steps", "seeds", "evaluation", "mean +- std", "last 100", "goal", "others", "seconds", "made")
-METHODS = """\
-## Methods
-
-- **Return** or **evaluation**: each seed plays 20 episodes with deterministic actions (5 in Pong and Breakout). The
-  figure is the interquartile mean over the seeds' means. Brackets hold its 95% interval by the stratified bootstrap, as
-  in rliable (arXiv:2108.13264).
-- **Mean +- std**: the mean over seeds, and their sample standard deviation.
-- **Last 100**: the mean return of the last 100 training episodes, with sampled actions, as in CleanRL's figures.
-- **Strongest published**, or **goal**: the strongest return that others publish at as many steps. A bold return's
-  interval reaches it. The Zoo's figures are of one run each; Tianshou's are the best of a run, over 10 seeds.
-- **Others**: further published returns. Where others stopped earlier, our training return at that step is beside it.
-- **Seeds** count from 0. Presets were chosen on seeds from 100 on.
-- **Seconds**: the duration of the whole command, mean over seeds. Each seed has one core, which other processes share
-  at times: those of 2026-11-26 and 27 say nothing of the speed.
-- **Lag 0, lag 1**: in lock-step, one batch ahead. Other rows have the preset's own `max_policy_lag`. Of PPO's presets,
-  those with a row "lag 0" collect one batch ahead; the others are in lock-step.
-- **Not sticky**: Atari's actions never repeat at random (`repeat_action_probability=0.0`); by default a quarter do.
-- **Curves**: `actor-learner plot RUN_DIR ... --band bootstrap` draws the return while training, over env steps.
-- **Program**: `scripts/measure learning`. learning.json has the figures of each seed.""".splitlines()
+COMPARED = ("strongest, same algorithm", "ours - theirs", "strongest, any algorithm")
+HEADER = ("command", "steps", "seeds", "evaluation", "mean +- std", "last 100", *COMPARED, "others", "seconds", "made")
+VERDICTS = ("at least", "open", "less")
+MIN_SEEDS = 3  # of a row that counts in the sums
 
 Job = tuple[Row, int]
 
@@ -142,7 +128,7 @@ class Runner:
             "evaluation_mean": evaluation["return_mean"],
             "evaluation_std": evaluation["return_std"],
             "training_return": metrics[-1]["episode_return"],
-            "training_return_at": training_returns(metrics, {published.steps for published in row.published}),
+            "training_return_at": training_returns(metrics, {each.steps for each in row.published}),
             "env_steps": metrics[-1]["env_steps"],
             "seconds": seconds,
             "versions": {"Python": platform.python_version()} | _installed(PACKAGES),
@@ -223,11 +209,10 @@ def text_of(found: Figures) -> str:
 
 
 def counts(found: Figures) -> Figures:
-    """Return the number of rows of ours; of those on TensorFlow that have a goal; and of those that reach it."""
+    """Return the number of rows of ours; and of those that count, how they compare with what others publish."""
     ours = [result for result in _results(found).values() if result.row.library == "ours"]
-    compared = _compared(ours)
-    reached = [result for result in compared if result.reached]
-    return {"rows": len(ours), "with_goal": len(compared), "reached": len(reached)}
+    sums = {"same": _verdicts(ours, "same"), "any": _verdicts(ours, "any")}
+    return {"rows": len(ours)} | {name: {verdict: len(rows) for verdict, rows in sums[name].items()} for name in sums}
 
 
 def page(found: Figures, folder: Path) -> str:
@@ -251,7 +236,15 @@ def page(found: Figures, folder: Path) -> str:
         "",
         *_summary(environments),
         "",
-        *METHODS,
+        "## Methods",
+        "",
+        *PUBLISHED["methods"].strip().splitlines(),
+        "",
+        "## Sources",
+        "",
+        *("- [{name}]({address}), read {read}: {of}.".format(**each) for each in PUBLISHED["sources"]),
+        "",
+        *PUBLISHED["not_read"].strip().splitlines(),
         "",
         "## Environments",
         "",
@@ -271,21 +264,60 @@ def page(found: Figures, folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+class _Difference(NamedTuple):
+    """Ours less a published return, its 95% interval, and the probability that a run of ours is better than theirs."""
+
+    middle: float
+    low: float
+    high: float
+    better: float | None = None
+    seeds: int = MIN_SEEDS
+
+    @property
+    def verdict(self) -> str:
+        if self.seeds < MIN_SEEDS:
+            return "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        return "at least" if self.low >= 0 else "less" if self.high < 0 else "open"
+
+    def __str__(self) -> str:
+        interval = f" [{_number(self.low)}, {_number(self.high)}]" if self.seeds > 1 else ""
+        better = "" if self.better is None else f", P {self.better:.2f}"
+        return f"{self.verdict}: {_number(self.middle)}{interval}{better}"
+
+
 class _Result:
-    """A row with its seeds' results: the interquartile mean, its 95% interval, and whether that reaches the goal."""
+    """A row with its seeds' results: the interquartile mean and its 95% interval, beside what others publish."""
 
     def __init__(self, row: Row, seeds: Sequence[Figures]) -> None:
         self.row, self.seeds = row, seeds
         self.values = np.array([seed["evaluation_mean"] for seed in seeds])
         self.middle = float(interquartile_mean(self.values[:, None])[0])
         self.low, self.high = (float(end[0]) for end in bootstrap_interval(self.values[:, None]))
-        self.reached = row.goal is not None and self.high >= row.goal.value
         self.steps = max(seed["env_steps"] for seed in seeds)
+        self.same, self.any = (each and self.less(each) for each in (row.same, row.any))
+
+    def less(self, published: Published) -> _Difference:
+        """Return the difference to a published return: of means if the source has the deviation of its seeds."""
+        value, ours = published.value, len(self.values)
+        if not published.spread or ours == 1:
+            return _Difference(self.middle - value, self.low - value, self.high - value, seeds=ours)
+        errors = self.values.var(ddof=1) / ours, published.spread**2 / published.seeds
+        freedom = sum(errors) ** 2 / (errors[0] ** 2 / (ours - 1) + errors[1] ** 2 / (published.seeds - 1))
+        reach = student_point(freedom) * sum(errors) ** 0.5
+        middle = float(self.values.mean()) - value
+        theirs = statistics.NormalDist(value, published.spread)
+        better = statistics.mean(theirs.cdf(each) for each in self.values.tolist())
+        return _Difference(middle, middle - reach, middle + reach, better, ours)
 
     def __str__(self) -> str:
         interval = f" [{_number(self.low)}, {_number(self.high)}]" if self.values[1:].size else ""
-        text = f"{_number(self.middle)}{interval}"
-        return f"**{text}**" if self.reached else text
+        return f"{_number(self.middle)}{interval}"
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The cells of COMPARED."""
+        rival = f"{self.row.any}: {self.any.verdict}" if self.any else ""
+        return str(self.row.same or ""), str(self.same or ""), rival
 
     @property
     def label(self) -> str:
@@ -293,6 +325,14 @@ class _Result:
         if self.row.library == "ours":
             return ", ".join(filter(None, (self.row.algorithm.upper(), self.row.variant)))
         return f"{self.row.library.upper()}'s {self.row.algorithm.upper()}, Zoo's settings"
+
+
+def student_point(freedom: float) -> float:
+    """Return the point below which 97.5% of Student's t distribution lies."""
+    points = np.linspace(0, 100, 1_000_001)
+    density = (1 + points**2 / freedom) ** (-(freedom + 1) / 2)
+    whole = math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom + 1) / 2)) * math.sqrt(freedom * math.pi)
+    return float(points[np.searchsorted((density.cumsum() - (density + 1) / 2) * points[1], 0.475 * whole)])
 
 
 def _results(found: Figures) -> dict[str, _Result]:
@@ -303,17 +343,28 @@ def _results(found: Figures) -> dict[str, _Result]:
     }
 
 
-def _compared(ours: Sequence[_Result]) -> list[_Result]:
-    """Return the results on TensorFlow, at the preset's lag, that others published at as many steps, too."""
+def _verdicts(ours: Sequence[_Result], which: str) -> dict[str, list[_Result]]:
+    """Return the results that count, on TensorFlow, at the preset's lag: all, and by their verdict."""
     other = {"--backend", "--max-policy-lag"}
-    return [result for result in ours if result.row.goal and not other.intersection(result.row.options)]
+    preset = (each for each in ours if len(each.seeds) >= MIN_SEEDS and not other.intersection(each.row.options))
+    compared = [result for result in preset if getattr(result, which)]
+    found = {name: [each for each in compared if getattr(each, which).verdict == name] for name in VERDICTS}
+    return {"all": compared, **found, "middle": [each for each in found["open"] if getattr(each, which).middle >= 0]}
+
+
+def _sentence(which: str, verdicts: Mapping[str, Sequence[_Result]]) -> str:
+    least, open_, less = (len(verdicts[name]) for name in VERDICTS)
+    missed = ", ".join(f"`{result.row.name}`" for result in verdicts["less"])
+    return (
+        f"{len(verdicts['all'])} rows stand beside a return of **{which}** at as many steps. Against the strongest of "
+        f"these, ours is at least as high in {least}, open in {open_} (in {len(verdicts['middle'])} of them our middle "
+        f"is at or above it), and less in {less}{f' ({missed})' if missed else ''}."
+    )
 
 
 def _summary(environments: Mapping[str, Sequence[_Result]]) -> list[str]:
-    """Return how many rows reach what others publish, and a table of environments and algorithms."""
+    """Return how the rows compare with what others publish, and a table of environments and algorithms."""
     ours = [result for own in environments.values() for result in own if result.row.library == "ours"]
-    compared = _compared(ours)
-    missed = ", ".join(f"`{result.row.name}`" for result in compared if not result.reached)
     algorithms = list(dict.fromkeys(result.row.algorithm for result in ours))
     rows = []
     for env, own in environments.items():
@@ -328,13 +379,12 @@ def _summary(environments: Mapping[str, Sequence[_Result]]) -> list[str]:
             )
         )
     return [
-        f"{len(compared)} rows on TensorFlow have a return that others published at as many steps. In",
-        f"{sum(result.reached for result in compared)} of them our 95% interval reaches the strongest published return"
-        + (f" (not in {missed})." if missed else "."),
+        f"Of the rows on TensorFlow with {MIN_SEEDS} seeds or more:",
         "",
-        "The table has the return of each preset, and in parentheses its env steps. A bold return's interval reaches",
-        "the strongest published return at as many steps. Most returns are of 3 to 10 seeds. The sections below have",
-        "intervals and seeds.",
+        f"- {_sentence('the same algorithm', _verdicts(ours, 'same'))}",
+        f"- {_sentence('any algorithm', _verdicts(ours, 'any'))}",
+        "",
+        *PUBLISHED["rule"].strip().splitlines(),
         "",
         *table(("environment", *(name.upper() for name in algorithms)), rows),
     ]
@@ -343,15 +393,15 @@ def _summary(environments: Mapping[str, Sequence[_Result]]) -> list[str]:
 def _cell(result: _Result | None) -> str:
     if result is None:
         return ""
-    value = _number(result.middle)
-    return f"{f'**{value}**' if result.reached else value} ({_short(result.steps)})"
+    seeds = "" if len(result.seeds) >= MIN_SEEDS else f", {len(result.seeds)} seed{'s' * (len(result.seeds) > 1)}"
+    mark = {"at least": "**", "less": "_"}.get(result.same.verdict if result.same else "", "")
+    return f"{mark}{_number(result.middle)}{mark} ({_short(result.steps)}{seeds})"
 
 
 def _section(env: str, results: Sequence[_Result], folder: Path) -> list[str]:
     """Return an environment's section: its results, notes, and the curves that are there."""
     rows = [
-        (result.label, f"{result.steps:,}", str(len(result.seeds)), str(result), str(result.row.goal or ""))
-        for result in results
+        (result.label, f"{result.steps:,}", str(len(result.seeds)), str(result), *result.compared) for result in results
     ]
     notes: dict[str, list[str]] = {}
     for result in results:
@@ -361,7 +411,7 @@ def _section(env: str, results: Sequence[_Result], folder: Path) -> list[str]:
     return [
         f"### {env}",
         "",
-        *table(("training", "env steps", "seeds", "return", "strongest published"), rows),
+        *table(("training", "env steps", "seeds", "return", *COMPARED), rows),
         "",
         *(f"- {', '.join(labels)}: {note}." for note, labels in notes.items()),
         *([""] if notes else []),
@@ -383,6 +433,7 @@ def _table_row(result: _Result, command: str) -> tuple[str, ...]:
     mean = _number(result.values.mean())
     digits = len(mean.partition(".")[2])
     spread = f" +- {statistics.stdev(result.values.tolist()):,.{digits}f}" if result.values[1:].size else ""
+    others = [each for each in row.published if each.algorithm == row.algorithm and each != row.same]
     made = {f"{seed['date']}, {seed['commit']}, {seed['machine'].partition(' of ')[2]}" for seed in seeds}
     return (
         f"`{command.removeprefix('actor-learner ')}`"
@@ -393,8 +444,8 @@ def _table_row(result: _Result, command: str) -> tuple[str, ...]:
         str(result),
         f"{mean}{spread}",
         _number(statistics.mean(seed["training_return"] for seed in seeds)),
-        str(row.goal or ""),
-        "; ".join(_compare_with(published, row, seeds) for published in row.published if published is not row.goal),
+        *result.compared,
+        "; ".join(_compare_with(each, row, seeds) for each in others),
         f"{statistics.mean(seed['seconds'] for seed in seeds):,.0f}",
         "; ".join(sorted(made)),
     )
