@@ -251,12 +251,14 @@ class More(al.SAC):
     learning_starts: int = 0
     minibatch_size: int = 16
 
+    NOISE = (*al.SAC.NOISE, "mine")
+
     @property
     def noise_columns(self):
-        return super().noise_columns + 2
+        return super().noise_columns + 1
 
     def temperature_loss(self, models, minibatch):
-        assert minibatch["noise"].shape[1] == 4 * models.action_size
+        assert minibatch["noise"].shape[1] == 4 * models.action_size == 4 * self.noise(minibatch, "mine").shape[1]
         loss = super().temperature_loss(models, minibatch)
         wanted = loss.value / models.variables["log_ent_coef"].value + ops.mean(minibatch["log_prob"])
         return loss._replace(metrics={**loss.metrics, "wanted": -wanted})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 
@@ -86,6 +87,19 @@ def mlp(weights, x):
     for w, b in zip(hidden[::2], hidden[1::2], strict=True):
         x = np.maximum(x @ w + b, 0)
     return x @ kernel + bias
+
+
+@pytest.mark.parametrize("cls", [al.DQN, al.QRDQN])
+def test_a_subclass_may_change_targets_alone(cls):
+    """No gradient passes through them: these, 1 above the values, would have the opposite of the values' own."""
+
+    def target_values(self, models, minibatch):
+        return self.chosen_values(models, minibatch) + 1.0
+
+    kind = dataclasses.dataclass(frozen=True, kw_only=True)(type("Above", (cls,), {"target_values": target_values}))
+    learner = make_learner(kind(**OFTEN, max_grad_norm=10.0))
+    assert learner.update(batch(learner))["td_error"] == pytest.approx(1.0, abs=1e-5)
+    assert learner.update(batch(learner))["gradient_norm"] > 0.1
 
 
 @pytest.mark.parametrize("double", [False, True])

@@ -45,8 +45,8 @@ class LossGroup(NamedTuple):
     Attributes:
         name: `NETWORK`, `CRITICS`, or the name of one of the algorithm's own models or variables.
         loss: A pure function of the models and of a minibatch: the fields of `Minibatches` but `indices`, `[M, ...]`
-            each; `noise [M, noise_columns * d]`, standard normals for actions of d numbers; and the `outputs` of the
-            groups before this one.
+            each; `noise`, of which `OffPolicy.noise` gives a part by its name; and the `outputs` of the groups before
+            this one.
         every: Gradient steps from one of this group's to its next.
     """
 
@@ -93,6 +93,9 @@ class OffPolicy(Hyperparameters):
 
     TARGETS: ClassVar[tuple[str, ...]] = ()
     """The groups that have slowly moving copies, `NETWORK` and `CRITICS`."""
+
+    NOISE: ClassVar[tuple[str, ...]] = ()
+    """The names of the parts of a minibatch's noise. A subclass adds its own: `NOISE = (*al.SAC.NOISE, "mine")`."""
 
     STRAY: ClassVar[tuple[str, ...]] = ("rows", "targets", "batch_metrics", "ends_update", "source")
     ADAM_EPSILON: ClassVar[float] = 1e-8  # torch's
@@ -224,11 +227,17 @@ class OffPolicy(Hyperparameters):
 
     @property
     def noise_columns(self) -> int:
-        """Standard normals that a row needs for each number of its action.
+        """Standard normals that a row needs for each number of its action: one for each part of `NOISE`.
 
-        A subclass that needs more adds them to `super().noise_columns`: its own stand behind those of the base.
+        A subclass may add others to `super().noise_columns`: they stand behind the parts in the minibatch's `noise`.
         """
-        return 0
+        return len(self.NOISE)
+
+    def noise(self, minibatch: Mapping[str, Any], name: str) -> Tensor:
+        """Return a part of a minibatch's noise, standard normals `[M, d]` for actions of d numbers."""
+        size, place = minibatch["noise"].shape[1] // self.noise_columns, self.NOISE.index(name)
+        part: Tensor = minibatch["noise"][:, place * size : (place + 1) * size]
+        return part
 
     def move_before_update(self, before: int, after: int) -> float:
         """Return how far targets move before an update's gradient steps, between these numbers of env steps."""

@@ -98,34 +98,39 @@ class DQN(QLearning, OffPolicy):
         return (LossGroup(NETWORK, self.loss),)
 
     def loss(self, models: Models, minibatch: Mapping[str, Tensor]) -> Loss:
-        """Return the mean error of the chosen actions' values, weighted by importance.
-
-        The target is reward + discount x max Q(next observation), by the target network (Mnih et al. 2015, eq. 2), over
-        allowed actions. With `double`, it has the target network's value of the action that the weights prefer.
-        """
+        """Return the mean error of the chosen actions' values, weighted by importance."""
         from keras import ops
 
-        chosen, target = self._chosen_and_target(models, minibatch)
+        target = ops.stop_gradient(self.target_values(models, minibatch))
+        chosen = self.chosen_values(models, minibatch)
         error = target - chosen
         loss = ops.mean(minibatch["weight"] * self._error_loss(error))
         metrics = {"loss": loss, "q_value": ops.mean(chosen), "td_error": ops.mean(ops.abs(error))}
         return Loss(loss, metrics, {"error": error})
 
-    def _chosen_and_target(self, models: Models, minibatch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the values of the rows' actions, and what they are to be: `[M]`, or `[M, N]` for N quantiles."""
+    def chosen_values(self, models: Models, minibatch: Mapping[str, Tensor]) -> Tensor:
+        """Return the values of the rows' actions by the weights, `[M]`, or `[M, N]` of N quantiles."""
+        return value_of(self.action_values(models.outputs(minibatch["observation"])), minibatch["action"])
+
+    def target_values(self, models: Models, minibatch: Mapping[str, Tensor]) -> Tensor:
+        """Return what the values of the rows' actions are to be, `[M]`, or `[M, N]` of N quantiles.
+
+        It is reward + discount x max Q(next observation), by the target network (Mnih et al. 2015, eq. 2), over allowed
+        actions. With `double`, it has the target network's value of the action that the weights prefer. No gradient
+        passes through it.
+        """
         from keras import ops
 
         following = models.outputs(minibatch["next_observation"], target=True)
         preferred = models.outputs(minibatch["next_observation"]) if self.double else following
         allowed = allowed_only(preferred["parameters"][:, :-1], minibatch.get("next_action_mask"))
-        value = value_of(self._values(following), ops.argmax(allowed, axis=-1))
+        value = value_of(self.action_values(following), ops.argmax(allowed, axis=-1))
         of_row = (-1,) + (1,) * (len(value.shape) - 1)
         reward, discount = (ops.reshape(minibatch[name], of_row) for name in ("reward", "discount"))
-        chosen = value_of(self._values(models.outputs(minibatch["observation"])), minibatch["action"])
-        return chosen, ops.stop_gradient(reward + discount * value)
+        return reward + discount * value
 
-    def _values(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the values `[M, n]` that are learned, of a network's outputs."""
+    def action_values(self, outputs: Mapping[str, Tensor]) -> Tensor:
+        """Return the values `[M, n]` of all actions, or `[M, n, N]` of N quantiles, of a network's outputs."""
         return outputs["parameters"][:, :-1]  # the last is epsilon
 
     def _error_loss(self, error: Tensor) -> Tensor:

@@ -53,13 +53,14 @@ class QRDQN(DQN):
         """
         from keras import ops
 
-        chosen, target = self._chosen_and_target(models, minibatch)
+        target = ops.stop_gradient(self.target_values(models, minibatch))
+        chosen = self.chosen_values(models, minibatch)
         of_row = ops.sum(quantile_loss(target, chosen, models.fused), axis=-1)
         loss = ops.mean(minibatch["weight"] * of_row)
         error = ops.mean(target, axis=-1) - ops.mean(chosen, axis=-1)
         metrics = {"loss": loss, "q_value": ops.mean(chosen), "td_error": ops.mean(ops.abs(error))}
         return Loss(loss, metrics, {"error": of_row})
 
-    def _values(self, outputs: Mapping[str, Tensor]) -> Tensor:
+    def action_values(self, outputs: Mapping[str, Tensor]) -> Tensor:
         """Return the quantiles `[M, n, N]` that are learned, of a network's outputs."""
         return outputs["quantiles"]

@@ -43,6 +43,7 @@ class SAC(OffPolicy):
     )
     NUM_CRITICS: ClassVar[int] = 2
     TARGETS: ClassVar[tuple[str, ...]] = (CRITICS,)
+    NOISE: ClassVar[tuple[str, ...]] = ("next_action", "action")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,10 +65,6 @@ class SAC(OffPolicy):
     @property
     def inherits_variables(self) -> bool:
         return self.ent_coef == _AUTO
-
-    @property
-    def noise_columns(self) -> int:
-        return 2
 
     def make_variables(self, action_size: int) -> dict[str, Any]:
         if not isinstance(self.ent_coef, str):
@@ -97,7 +94,7 @@ class SAC(OffPolicy):
         """Return half of the critics' squared errors, summed over critics (arXiv:1812.05905, eq. 5 and 6)."""
         from keras import ops
 
-        action, log_prob, ent_coef = self._next_action(models, minibatch)
+        action, log_prob, ent_coef = self.next_action(models, minibatch)
         following = models.critic_values(minibatch["next_observation"], action, target=True)
         value = ops.min(following, axis=0) - ent_coef * log_prob
         target = ops.stop_gradient(minibatch["reward"] + minibatch["discount"] * value)
@@ -107,12 +104,12 @@ class SAC(OffPolicy):
         metrics = {"critic_loss": loss, "q_value": ops.mean(values), "ent_coef": ent_coef}
         return Loss(loss, metrics, {"error": ops.mean(error, axis=0), "ent_coef": ent_coef})
 
-    def _next_action(self, models: Models, minibatch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def next_action(self, models: Models, minibatch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return new actions for the next observations, `[M, d]`, their log-density `[M]`, and the entropy's weight."""
         from keras import ops
 
-        noise = minibatch["noise"][:, : models.action_size]
-        action, log_prob = models.sample(models.parameters(minibatch["next_observation"]), noise)
+        parameters = models.parameters(minibatch["next_observation"])
+        action, log_prob = models.sample(parameters, self.noise(minibatch, "next_action"))
         learned = models.variables.get(_TEMPERATURE)
         ent_coef = ops.convert_to_tensor(self.ent_coef, "float32") if learned is None else ops.exp(learned.value)
         return action, log_prob, ent_coef
@@ -122,8 +119,7 @@ class SAC(OffPolicy):
         from keras import ops
 
         observation = minibatch["observation"]
-        noise = minibatch["noise"][:, models.action_size : 2 * models.action_size]
-        action, log_prob = models.sample(models.parameters(observation), noise)
+        action, log_prob = models.sample(models.parameters(observation), self.noise(minibatch, "action"))
         value = self.joint_value(models.critic_values(observation, action))
         loss = ops.mean(minibatch["ent_coef"] * log_prob - value)
         return Loss(loss, {"policy_loss": loss, "entropy": -ops.mean(log_prob)}, {"log_prob": log_prob})

@@ -35,6 +35,7 @@ class TD3(OffPolicy):
     )
     NUM_CRITICS: ClassVar[int] = 2
     TARGETS: ClassVar[tuple[str, ...]] = (NETWORK, CRITICS)
+    NOISE: ClassVar[tuple[str, ...]] = ("next_action",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,10 +50,6 @@ class TD3(OffPolicy):
     def moves_every(self) -> int:
         return self.policy_delay
 
-    @property
-    def noise_columns(self) -> int:
-        return 1
-
     def groups(self) -> tuple[LossGroup, ...]:
         return LossGroup(CRITICS, self.critic_loss), LossGroup(NETWORK, self.policy_loss, every=self.policy_delay)
 
@@ -61,7 +58,7 @@ class TD3(OffPolicy):
         from keras import ops
 
         following = minibatch["next_observation"]
-        noise = minibatch["noise"][:, : models.action_size] * self.target_policy_noise
+        noise = self.noise(minibatch, "next_action") * self.target_policy_noise
         noise = ops.clip(noise, -self.target_noise_clip, self.target_noise_clip)
         action = ops.clip(models.mode(models.parameters(following, target=True)) + noise, -1.0, 1.0)
         value = ops.min(models.critic_values(following, action, target=True), axis=0)

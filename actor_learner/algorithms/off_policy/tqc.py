@@ -42,7 +42,7 @@ class TQC(SAC):
         """
         from keras import ops
 
-        action, log_prob, ent_coef = self._next_action(models, minibatch)
+        action, log_prob, ent_coef = self.next_action(models, minibatch)
         following = models.critic_outputs(minibatch["next_observation"], action, target=True)
         joined = ops.reshape(ops.transpose(following, (1, 0, 2)), (-1, self.num_critics * self.quantiles))
         kept = self.num_critics * (self.quantiles - self.dropped_quantiles)
