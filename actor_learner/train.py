@@ -88,7 +88,9 @@ class _Run:
             with prefetching(actors.upcoming, learner, useful=copies_ahead):
                 losses = learner.update(trajectory, on_policy=trajectory.policy_version == learner.updates)
             learned = recorder.learned(trajectory, losses)
-            yield meter.row(trajectory, losses, collected - started, time.perf_counter() - collected)
+            row = meter.row(trajectory, losses, collected - started, time.perf_counter() - collected)
+            self.callbacks.show_batch(trajectory, row)
+            yield row
             if learned:
                 actors.publish(learner.flat_weights())
                 self._seat_opponents()

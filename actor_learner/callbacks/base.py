@@ -31,6 +31,9 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     metrics.jsonl and to the `logs` of that epoch's end, and other callbacks may monitor them. A dict also names the
     better direction: `{"success": "max", "distance": "min"}`. A value under any other name is dropped, with a warning.
 
+    `on_update(batch, metrics)` is called after each update that learned from a batch, before `on_train_batch_end`.
+    `self.actors.episodes` and `self.actors.ended_envs` are of the episodes that ended in this batch.
+
     What `get_state` returns is kept in checkpoints, and given to `set_state` of the same class where a run is resumed.
     """
 
@@ -44,6 +47,12 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     def run_dir(self) -> Any:
         """The run's directory, a Path."""
         return self.params["run_dir"]
+
+    def on_update(self, batch: Any, metrics: dict[str, float]) -> None:
+        """See the batch of an update, a `Trajectory` (with several policies a dict of them), and the row's metrics.
+
+        It is in the actors' memory, which they fill again: keep a `batch.copy()`.
+        """
 
     def get_state(self) -> dict[str, Any]:
         """Return what the callback needs to go on in a resumed run, such as its counters: JSON."""

@@ -85,6 +85,8 @@ class RunCallbacks:
         self._has_warned = False
         self._judging = {id(callback): needed for callback in self._callbacks if (needed := checks.needed(callback))}
         self._idle = set(self._judging)  # those that have had no value yet
+        without = None, Callback.on_update
+        self._blind = [one for one in self._callbacks if getattr(type(one), "on_update", None) in without]
         self.stopped_by: str | None = None
         self.meter: Meter | None = None
         checks.check_packages(self._callbacks)
@@ -153,6 +155,11 @@ class RunCallbacks:
         if first or not batch:
             self.call("on_epoch_begin", epoch, {})
         self.call("on_train_batch_begin", batch, logs={})
+
+    def show_batch(self, batch: Any, metrics: Mapping[str, float]) -> None:
+        """Show the batch of an update that isn't undone to the callbacks that look at it."""
+        if len(self._blind) < len(self._callbacks) and "undone" not in metrics:
+            self.call("on_update", batch, dict(metrics), but=self._blind)
 
     def update_ended(self, metrics: dict[str, float]) -> None:
         """End an update, and add the metrics that callbacks report to `metrics`."""

@@ -86,7 +86,7 @@ class Watch(al.callbacks.Callback):
 
     def __init__(self):
         super().__init__()
-        self.calls, self.epochs, self.batches, self.acted = [], [], [], []
+        self.calls, self.epochs, self.batches, self.acted, self.seen = [], [], [], [], []
 
     def on_train_begin(self, logs=None):
         self.params_then = dict(self.params)
@@ -101,6 +101,10 @@ class Watch(al.callbacks.Callback):
         self.calls.append(f"end {batch}")
         self.batches.append(trainable(self.model))
         self.acted.append(self.actors._group._actor._roles[0].policy._weights.copy())
+
+    def on_update(self, batch, metrics):
+        of_envs = zip(self.actors.ended_envs.tolist(), self.actors.episodes["length"].tolist(), strict=True)
+        self.seen.append((metrics, int(batch.valid.sum()), list(of_envs)))
 
     def on_epoch_end(self, epoch, logs=None):
         self.calls.append(f"over {epoch}")
@@ -186,6 +190,16 @@ def test_params_are_keras_and_logs_the_rows_of_metrics_jsonl(run):
     assert run.watch.actors.network is run.watch.learner.network is run.watch.model
     for (_, logs), row in zip(run.watch.epochs, run.rows[UPDATES - 1 :: UPDATES], strict=True):
         assert logs == pytest.approx(row)
+
+
+def test_a_callback_sees_each_batch_and_the_episodes_of_each_environment(run):
+    for (metrics, valid, _), row in zip(run.watch.seen, run.rows, strict=True):
+        assert (metrics["updates"], metrics["loss"]) == (row["updates"], row["loss"])
+        assert metrics["env_steps"] == sum(rows for _, rows, _ in run.watch.seen[: int(row["updates"])])
+        assert 0 < valid <= ROWS
+    for env in (0, 1):
+        lengths = [length for *_, ended in run.watch.seen for of_env, length in ended if of_env == env]
+        assert 0 < sum(lengths) <= run.rows[-1]["env_steps"]
 
 
 def test_lambda_callback_is_called_in_keras_order(run):
