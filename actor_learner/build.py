@@ -511,7 +511,7 @@ def _export_policy(policy: PoolPolicy) -> ExportedPolicy:
     from actor_learner.policy.export.exporting import export_policy
 
     exported, network = policy.exported, policy.policy_network
-    resizable = exported.step_graph.resizable and exported.value_graph.resizable
+    resizable = exported.step_graph.resizable and exported.value_graph.resizable and network is policy.network
     if resizable and exported.masked == (exported.spaces().masks.size > 0) and exported.fits(network):
         return dataclasses.replace(exported, batch_size=1)
     return export_policy(network, policy.action_space, 1, policy.policy_space, masked=True)
@@ -548,7 +548,8 @@ def finished_network(config: TrainConfig, run: RunDirectory) -> Any:
 
 
 def _finished_network(config: TrainConfig, folder: Path) -> keras.Model:
-    if config.network is None or config.centralized_value:  # whose policy has another space
-        return load_network(folder)
     policy = load_policy(folder)
+    is_part = bool(config.value_keys) or not (policy.exported.has_value or config.algorithm.REPLAYS)
+    if config.network is None or is_part:  # whose policy has another space
+        return load_network(folder)
     return make_network(config, folder, policy.observation_space, policy.action_space)

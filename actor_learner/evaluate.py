@@ -491,13 +491,17 @@ class _Player:
 def _places(ours: Sequence[Leaf], spaces: Spaces) -> list[int] | None:
     """Return the place of each of the policy's leaves among the environment's; None if they don't match.
 
-    The environment may have a mask leaf that the policy doesn't take.
+    The environment may have further entries of Dicts: masks, and what only the value saw.
     """
     theirs = spaces.observation.leaves
     places = {leaf.label: place for place, leaf in enumerate(theirs)}
     left_over = places.keys() - {leaf.label for leaf in ours}
-    masks = {leaf.label for leaf in theirs if spaces.has_mask_leaf and leaf.path[0] == MASK_KEY}
-    if left_over - masks or not all(leaf.label in places and _fits(leaf, theirs[places[leaf.label]]) for leaf in ours):
+    entries = {
+        leaf.label for leaf in theirs if all(isinstance(key, str) or leaf.path[0] == MASK_KEY for key in leaf.path)
+    }
+    if left_over - entries or not all(
+        leaf.label in places and _fits(leaf, theirs[places[leaf.label]]) for leaf in ours
+    ):
         return None
     return [places[leaf.label] for leaf in ours]
 

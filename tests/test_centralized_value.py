@@ -118,8 +118,8 @@ class Subclassed(keras.Model):
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        (Subclassed(), "needs a functional model whose inputs are a dict of .*Received: network='subclassed'"),
-        (al.default_network, "`parameters` must depend on the input 'observation' alone.* network='actor_critic'"),
+        (Subclassed(), "needs a functional model, with the observation's entries.*Received: network='subclassed'"),
+        (al.default_network, "must not depend on 'state'.* layer 'observations' reads it.* network='actor_critic'"),
     ],
 )
 def test_a_network_whose_policy_may_see_the_state_is_refused(network, message):

@@ -37,7 +37,7 @@ from actor_learner.environments.teams import PolicyOf
 from actor_learner.policy.exported import ExportedPolicy, vector_of
 from actor_learner.spaces.jax_env import steps_on_device
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import OWN_KEY
+from actor_learner.spaces.structure import observation_structure
 from actor_learner.spaces.trajectory import Trajectories, Trajectory, nest
 from actor_learner.system.fields import refusal
 from actor_learner.system.keras_import import import_keras, keras_backend
@@ -62,8 +62,8 @@ class PoolPolicy:
         share: Its part of a game's agents.
         exported: The policy that the actors got, with the first weights.
         layout: The fields of its batches.
-        policy_network: The network that is saved as the policy: with `centralized_value` that part of `network` which
-            takes an agent's own observation, of `policy_space`.
+        policy_network: The network that is saved as the policy: where the value sees more, that part of `network` which
+            takes what the policy sees, of `policy_space`.
         policy_space: The space of its observations.
     """
 
@@ -123,8 +123,8 @@ class ActorPool:
         network: The Keras network, as built.
         observation_space: The observation space of one environment.
         action_space: The action space of one environment.
-        policy_network: The network that is saved as a policy: with `centralized_value` that part of `network` which
-            takes an agent's own observation, of `policy_space`.
+        policy_network: The network that is saved as a policy: where the value sees more, that part of `network` which
+            takes what the policy sees, of `policy_space`.
         policy_space: The space of its observations.
         uses_masks: True where the environments report which actions are allowed.
         env_name: Id of the environment, or the callable's name.
@@ -164,6 +164,7 @@ class ActorPool:
         envs_see_gpu: bool = False,
         self_play: SelfPlay | Mapping[str, Any] | bool | None = None,
         centralized_value: bool = False,
+        value_keys: Sequence[str] = (),
         policies: Mapping[str, Any] | Sequence[str] | None = None,
         policy_of: Mapping[str, str] | Callable[[Any], str] | None = None,
         logs_dir: str | Path | None = None,
@@ -274,11 +275,12 @@ class ActorPool:
         spaces = {name: own.gymnasium for name, own in found.items()}
         of_game = sum(own.share for own in spaces.values())
         given = _by_policy(network, spaces)
+        policy_spaces = {name: settings.policy_space(own.observation_space) for name, own in spaces.items()}
         networks = {
             name: _build_network(given[name], own, settings, backend, seed_of(settings.seed, number))
             for number, (name, own) in enumerate(spaces.items())
         }
-        parts = {name: _policy_part(networks[name], own, settings) for name, own in spaces.items()}
+        parts = {name: _policy_part(networks[name], spaces[name], own) for name, own in policy_spaces.items()}
         exported: dict[str, ExportedPolicy] = {}
         step = None
         with backend.device(backend.resolve_device(settings.device)):
@@ -627,13 +629,16 @@ def _build_network(network: Any, spaces: Spaces, settings: PoolSettings, backend
     return network
 
 
-def _policy_part(network: keras.Model, spaces: Spaces, settings: PoolSettings) -> tuple[keras.Model, Any]:
-    """Return the part of a network that acts without the leaves for the value alone, and the space that it takes."""
-    if not settings.centralized_value:
-        return network, spaces.observation_space
+def _policy_part(network: keras.Model, spaces: Spaces, own: Any) -> tuple[keras.Model, Any]:
+    """Return the part of a network that acts without the entries for the value alone, and the space that it takes.
+
+    own: the space without these.
+    """
+    if own is spaces.observation_space:
+        return network, own
     from actor_learner.networks.contract import policy_part
 
-    return policy_part(network), spaces.observation_space[OWN_KEY]
+    return policy_part(network, observation_structure(own)), own
 
 
 def _taken(episodes: dict[str, Array], kept: Sequence[str]) -> Array:

@@ -306,6 +306,8 @@ class Hyperparameters(NamedFields, ABC):
             raise refusal("initial_log_std", expected, config.initial_log_std)
         if config.centralized_value:
             raise refusal("centralized_value", f"left out for {kind}: PPO, A2C and Impala have such a value", True)
+        if config.value_keys and self.DISTRIBUTION[0] == "greedy":
+            raise refusal("value_keys", f"left out for {kind}, whose policy is its values", config.value_keys)
         if config.distribution != "gaussian":
             raise refusal("distribution", f"left out for {kind}, which has one of its own", config.distribution)
         given = config.network is not None or config.init_from is not None

@@ -479,8 +479,9 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             if not callable(self.network):
                 raise refusal("network", "a keras.Model or a callable that returns one", self.network)
             given.pop("normalize_observation", None)  # wraps the network that was passed
-            if self.normalize_observation and self.centralized_value:
-                text = "With `centralized_value`, build al.ObservationNormalization layers into the network of your own"
+            if self.normalize_observation and (self.centralized_value or self.value_keys):
+                name = "centralized_value" if self.centralized_value else "value_keys"
+                text = f"With `{name}`, build al.ObservationNormalization layers into the network of your own"
                 raise ValueError(f"{text}. Received: normalize_observation=True")
         if given and (self.network is not None or self.init_from is not None):
             other = "network" if self.network is not None else "init_from"

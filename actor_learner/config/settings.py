@@ -7,7 +7,7 @@ import enum
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -22,7 +22,7 @@ from actor_learner.config.pool_checks import (
 )
 from actor_learner.config.references import importable_name
 from actor_learner.config.self_play import RESULT_KEYS, SelfPlay, check_self_play
-from actor_learner.spaces.structure import VALUE_KEYS
+from actor_learner.spaces.structure import OWN_KEY, VALUE_KEYS, without
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import refusal
 
@@ -166,6 +166,13 @@ def _info_keys(name: str, value: Any) -> tuple[str, ...]:
     return keys
 
 
+def _value_keys(name: str, value: Any) -> tuple[str, ...]:
+    keys = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
+    if not all(key and isinstance(key, str) for key in keys) or len(set(keys)) < len(keys):
+        raise refusal(name, "different entries of a Dict observation, such as ('privileged', 'a/b')", value)
+    return keys
+
+
 def check_wrappers(name: str, value: Any) -> tuple[str | Callable[..., Any], ...]:
     """Return wrappers as a tuple: "module:Class", or a callable where that can't be imported by its name."""
     if value is None or isinstance(value, str):
@@ -205,6 +212,9 @@ class PoolSettings:
         centralized_value: for Parallel games of several agents (PettingZoo's interface): the value sees the game's
             state and the agent's number beside its observation, as in MAPPO. The policy doesn't, and is saved without
             the value. In Python, observations are {"observation": the agent's own, "agent": its number, "state": ...}.
+        value_keys: entries of a Dict observation that only the value, or the critics, see, nested ones by path ("a/b"):
+            what a simulator knows and a robot doesn't measure. The policy acts without them, is saved without them, and
+            drops them where they are given.
         policies: several policies that play the agents of Parallel games: a TOML file with a table of settings for
             each, of which `agents` names the agents that it plays. None: one policy. In Python {name:
             PolicyConfig(...)}; a pool also takes their names alone.
@@ -264,6 +274,7 @@ class PoolSettings:
         None, "environment", check=check_self_play, metavar="SETTING=VALUE,...", const=""
     )
     centralized_value: bool = flag(False, "environment")
+    value_keys: tuple[str, ...] = setting((), "environment", check=_value_keys)
     policies: Mapping[str, PolicyConfig] | None = setting(
         None, "environment", check=check_policies, metavar="FILE.toml"
     )
@@ -366,8 +377,15 @@ class PoolSettings:
 
     @property
     def value_only(self) -> tuple[str, ...]:
-        """The entries of observations that are for the value alone."""
-        return VALUE_KEYS if self.centralized_value else ()
+        """Return the entries of observations that are for the value alone."""
+        if not self.centralized_value:
+            return self.value_keys
+        return (*VALUE_KEYS, *(f"{OWN_KEY}/{key}" for key in self.value_keys))
+
+    def policy_space(self, observation_space: Any) -> Any:
+        """Return the space of what the policy acts on. Raises ValueError for `value_keys` that don't leave one."""
+        own = observation_space[OWN_KEY] if self.centralized_value else observation_space
+        return without(own, self.value_keys)
 
     @property
     def recorded_keys(self) -> tuple[str, ...]:

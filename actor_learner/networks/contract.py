@@ -4,12 +4,14 @@ A network is a Keras model from a batch of observations to `(parameters, value)`
 `parameters [N, parameter_size(action_space)]` describe the action distribution, of which "greedy" has one more;
 `value [N]` or `[N, 1]` is the state value, which a dict may lack for algorithms with critics. Further outputs of a dict
 reach the loss. The leaves of a composite observation are the model's nested inputs, or its inputs of that name, with
-keys and indices joined by dots ("camera.0"). The mask leaf is an input only of models that have one of its name.
+keys and indices joined by dots ("camera.0"). The mask leaf is an input only of models that have one of its name. Where
+some entries are for the value alone (`value_keys`), the model is functional and its `parameters` don't depend on these.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,11 +34,10 @@ from actor_learner.networks.layers import ActionDistribution, ObservationNormali
 from actor_learner.networks.memory import Memories, MemoryContractError
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import MASK_KEY, OWN_KEY, VALUE_KEYS, Structure, drop_mask
+from actor_learner.spaces.structure import MASK_KEY, OWN_KEY, Structure, drop_mask
 from actor_learner.system.fields import refusal
 from actor_learner.system.types import Nest, Tensor
 
-_CENTRALIZED = {OWN_KEY, *VALUE_KEYS}
 _NOISE = (AlphaDropout, Dropout, GaussianDropout, GaussianNoise)
 
 CHECKED_ROWS = 2  # of the batch that a network is checked with: not 1, which could be the size of another axis
@@ -136,39 +137,54 @@ def arrange(network: keras.Model, observation: Nest) -> Nest:
 
 
 def policy_of(network: keras.Model, observation: Structure) -> keras.Model:
-    """Return `policy_part` of a network with a centralized value where observations aren't nested as its inputs are.
+    """Return the part of a network that acts on observations without the entries that only its value sees.
 
-    Any other network is returned as it is.
+    It shares the network's variables, but for those of the value. A network that takes no more than the observations
+    is returned as it is, and so is one that isn't functional.
+
+    Raises ValueError, naming the layer, where `parameters` depend on the entries that are missing.
     """
-    if not _is_centralized(network) or _nesting(network._inputs_struct) == _nesting(observation.zeros(1)):
-        return network
-    return policy_part(network)
-
-
-def policy_part(network: keras.Model) -> keras.Model:
-    """Return a model from an agent's own observation to the parameters of a network with a centralized value.
-
-    It shares the network's variables, but for those of the value. Raises ValueError for a network with other inputs, or
-    whose parameters depend on those for the value.
-    """
-    if not _is_centralized(network):
-        expected = f"a functional model whose inputs are a dict of {sorted(_CENTRALIZED)}"
-        raise ValueError(f"`centralized_value` needs {expected}. Received: network={network.name!r}")
-    parameters = _named_outputs(network.output)["parameters"]
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of inputs "observation.x" in a dict with a key "x"
-            return keras.Model(network._inputs_struct[OWN_KEY], {"parameters": parameters}, name=network.name)
-    except ValueError as error:
-        expected = f"With `centralized_value`, `parameters` must depend on the input {OWN_KEY!r} alone: a policy acts"
-        raise ValueError(
-            f"{expected} without {' and '.join(map(repr, VALUE_KEYS))}. Received: network={network.name!r}, in which "
-            "they depend on others, or on a nested model that takes them all"
-        ) from error
-
-
-def _is_centralized(network: keras.Model) -> bool:
     inputs = getattr(network, "_inputs_struct", None)
-    return isinstance(inputs, dict) and inputs.keys() == _CENTRALIZED
+    if not isinstance(inputs, (dict, tuple, list)):
+        return network
+    masked = takes_mask(network)
+    needed = [masked or leaf.path[:1] != (MASK_KEY,) for leaf in observation.leaves]
+    for known in (named_leaves(inputs), {tensor.name: tensor for tensor in keras.tree.flatten(inputs)}):
+        for prefix in ((), (OWN_KEY,)):  # an agent's own observation is an entry beside those for the value
+            names = [".".join(map(str, (*prefix, *leaf.path))) for leaf in observation.leaves]
+            if set(itertools.compress(names, needed)) < known.keys():
+                own = observation.unflatten([known.get(name) for name in names])
+                return _without_inputs(network, known, own if masked else drop_mask(own))
+    return network
+
+
+def policy_part(network: keras.Model, observation: Structure) -> keras.Model:
+    """Return `policy_of` a network whose value sees more than these observations. Raises ValueError if it is all."""
+    if (part := policy_of(network, observation)) is network:
+        expected = "A value that sees more than the policy needs a functional model, with the observation's entries as"
+        raise ValueError(f"{expected} inputs. Received: network={network.name!r}")
+    return part
+
+
+def _without_inputs(network: keras.Model, known: Mapping[str, Tensor], inputs: Nest) -> keras.Model:
+    """Return the model from some of a network's inputs to its parameters. known: all inputs by name."""
+    parameters = _named_outputs(network.output)["parameters"]
+    kept = {id(tensor) for tensor in keras.tree.flatten(inputs)}
+    hidden = {id(tensor): name for name, tensor in known.items() if id(tensor) not in kept}
+    pending, seen = [parameters], set[int]()
+    while pending:
+        operation, node, _ = pending.pop()._keras_history  # the graph, of which Keras shows no more
+        for source in operation._inbound_nodes[node].input_tensors:
+            if id(source) in hidden:
+                raise ValueError(
+                    f"`parameters` must not depend on {hidden[id(source)]!r}, which only the value may see: the layer "
+                    f"{operation.name!r} reads it for the policy. Received: network={network.name!r}"
+                )
+            if id(source) not in seen:
+                seen.add(id(source))
+                pending.append(source)
+    with warnings.catch_warnings(action="ignore"):  # of inputs "observation.x" in a dict with a key "x"
+        return keras.Model(inputs, {"parameters": parameters}, name=network.name)
 
 
 def takes_mask(network: keras.Model) -> bool:

@@ -75,8 +75,8 @@ def default_network(
 ) -> keras.Model:
     """Return a network for these spaces: separate MLP trunks for policy and value, or a shared trunk for images.
 
-    `value_only` names entries of a Dict observation that only the value sees (MAPPO, arXiv:2103.01955): policy and
-    value then have a trunk each, also for images, and the value has no memory.
+    `value_only` names entries of a Dict observation that only the value sees (arXiv:1710.06542), nested ones by path
+    ("a/b"): policy and value then have a trunk each, also for images, and the value has no memory.
 
     With `memory` ("lstm", "gru" or "attention") the trunk is shared, too, and a memory of `memory_size` units follows.
 
@@ -283,9 +283,8 @@ class _Builder:
         self._orthogonal = orthogonal
         self._seeds = iter(np.random.SeedSequence(seed).generate_state(4096))
         self._input_names = frozenset(tensor.name for tensor in self.inputs)
-        self._value_only = frozenset[Any](value_only)
-        if value_only and not self._value_only < {leaf.path[0] for leaf in structure.leaves if leaf.path}:
-            raise refusal("value_only", "some of the entries of a Dict observation", value_only)
+        own = spaces.without(structure.space, value_only, "value_only")
+        self._own_paths = {leaf.path for leaf in spaces.observation_structure(own).leaves}
 
     def initializer(self, gain: float) -> keras.initializers.Initializer:
         seed = int(next(self._seeds))
@@ -357,9 +356,9 @@ class _Builder:
         The features of a single image are a trunk.
         """
         joined = self.join(features, "observations")
-        if self._value_only:
+        if len(self._own_paths) < len(features):
             pairs = zip(self.structure.leaves, features, strict=True)
-            own = [feature for leaf, feature in pairs if leaf.path[0] not in self._value_only]
+            own = [feature for leaf, feature in pairs if leaf.path in self._own_paths]
             return self.mlp(self.join(own, "own_observations"), "policy"), self.mlp(joined, "value")
         if not (shared or any(self._images)):
             return self.mlp(joined, "policy"), self.mlp(joined, "value")

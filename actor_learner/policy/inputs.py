@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.spaces.kinds import Box, Dict
+from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.leaves import check_leaf
 from actor_learner.spaces.masks import with_batch_axis
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import MASK_KEY, drop_mask
+from actor_learner.spaces.structure import MASK_KEY
 from actor_learner.system.types import Array
 
 
@@ -19,8 +19,6 @@ class ObservationReader:
 
     def __init__(self, spaces: Spaces) -> None:
         self._structure, self._masks = spaces.observation, spaces.masks
-        self._has_mask_leaf = spaces.has_mask_leaf
-        self._takes_dicts = isinstance(spaces.observation_space, Dict)
         first = self._structure.leaves[0]
         plain_box = isinstance(spaces.observation_space, Box) and first.shape
         self._plain_box = (first.dtype, first.shape) if plain_box else None
@@ -36,11 +34,9 @@ class ObservationReader:
         # The common case comes first, for speed.
         if type(observation) is np.ndarray and (observation.dtype, observation.shape[1:]) == self._plain_box:
             return (observation,), False
-        if self._takes_dicts and not self._has_mask_leaf:
-            # A space that was derived from the network's inputs may lack the mask that the environment gives.
-            observation = drop_mask(observation)
         first, *others = self._structure.leaves
-        arrays = [np.asarray(value) for value in self._structure.flatten(observation)]
+        # Further entries are dropped: masks, and what only the value saw.
+        arrays = [np.asarray(value) for value in self._structure.flatten(observation, further=True)]
         rows = arrays[0].shape[:1] if arrays[0].shape[1:] == first.shape else ()
         hints = [", or (N, ...) of these"]
         if others:

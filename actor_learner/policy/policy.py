@@ -385,11 +385,11 @@ def is_checkpoint(folder: Path) -> bool:
 
 def checkpoint_policy(folder: Path) -> ExportedPolicy:
     """Return the policy that a run exported, with the weights of a checkpoint's network."""
-    from actor_learner.networks.contract import policy_part
+    from actor_learner.networks.contract import policy_of
     from actor_learner.networks.saving import load_network
 
     exported, network = ExportedPolicy.load(folder.parent.parent / "policy"), load_network(folder)
-    return exported.with_weights(network if exported.fits(network) else policy_part(network))
+    return exported.with_weights(policy_of(network, exported.spaces().observation))
 
 
 def has_policy(folder: str | os.PathLike[str]) -> bool:

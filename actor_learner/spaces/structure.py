@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner.spaces.kinds import SUPPORTED, Box, Dict, Discrete, Kind, MultiBinary, MultiDiscrete, Tuple
+from actor_learner.system.fields import refusal
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
@@ -97,12 +98,15 @@ class Structure:
         """The nesting of values: a dict, a tuple, or None for a leaf. Actors walk it at every step."""
         return _nest_of(self.space)
 
-    def flatten(self, value: Any) -> tuple[Any, ...]:
-        """Return the leaves of a nested value, unchecked. Raises ValueError for other keys or lengths."""
+    def flatten(self, value: Any, *, further: bool = False) -> tuple[Any, ...]:
+        """Return the leaves of a nested value, unchecked. Raises ValueError for other keys or lengths.
+
+        further: drop further entries of dicts.
+        """
         if self.plain:
             return (value,)
         leaves: list[Any] = []
-        _collect_leaves(self.root, (), self._nest, value, leaves)
+        _collect_leaves(self.root, (), self._nest, value, leaves, further)
         return tuple(leaves)
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
@@ -140,11 +144,41 @@ def has_mask_leaf(observation_space: AnySpace) -> bool:
 
 def without_mask(observation_space: AnySpace) -> AnySpace:
     """Return the observation space without its mask leaf, which default networks ignore."""
-    if not has_mask_leaf(observation_space):
+    return _without(observation_space, {MASK_KEY}) if has_mask_leaf(observation_space) else observation_space
+
+
+def without(observation_space: AnySpace, keys: Sequence[str], name: str = "value_keys") -> AnySpace:
+    """Return a Dict space without these entries, nested ones by path ("a/b").
+
+    Raises ValueError, naming the argument, for an unknown entry, and where none but a mask would be left.
+    """
+    if not keys:
         return observation_space
+    known = _entries(observation_space)
+    left: AnySpace = _without(observation_space, set(keys))
+    if set(keys) - set(known) or not {key for key, _ in children(left)} - {MASK_KEY}:
+        expected = f"some of the entries of a Dict observation ({', '.join(known) or 'this is none'}), but not all"
+        raise refusal(name, expected, keys)
+    return left
+
+
+def _entries(space: AnySpace, path: str = "") -> list[str]:
+    """Return the paths of the entries of a Dict, of Dicts in it too."""
+    found = [(f"{path}{key}", child) for key, child in children(space) if isinstance(space, Dict)]
+    return [name for key, child in found for name in (key, *_entries(child, f"{key}/"))]
+
+
+def _without(space: Any, keys: set[str], path: str = "") -> Any:
     from gymnasium import spaces
 
-    return spaces.Dict([(str(key), space) for key, space in children(observation_space) if key != MASK_KEY])
+    left: list[tuple[str, Any]] = []
+    for key, child in children(space):
+        inner = f"{path}{key}"
+        if isinstance(child, Dict) and any(name.startswith(f"{inner}/") for name in keys):
+            child = _without(child, keys, f"{inner}/")
+        if inner not in keys and (children(child) or not isinstance(child, Dict)):
+            left.append((str(key), child))
+    return spaces.Dict(left)
 
 
 def drop_mask(observation: Any) -> Any:
@@ -245,16 +279,19 @@ def _nest_of(space: Any) -> Any:
     return tuple(_nest_of(child) for _, child in children(space)) if isinstance(space, Tuple) else None
 
 
-def _collect_leaves(root: str, path: tuple[str | int, ...], nest: Any, value: Any, leaves: list[Any]) -> None:
+def _collect_leaves(
+    root: str, path: tuple[str | int, ...], nest: Any, value: Any, leaves: list[Any], further: bool
+) -> None:
     if nest is None:
         leaves.append(value)
         return
-    _check_keys(root, path, nest, value)
+    if not (further and type(nest) is dict and isinstance(value, dict) and value.keys() > nest.keys()):
+        _check_keys(root, path, nest, value)
     for key, child in nest.items() if type(nest) is dict else enumerate(nest):
         if child is None:
             leaves.append(value[key])
         else:
-            _collect_leaves(root, (*path, key), child, value[key], leaves)
+            _collect_leaves(root, (*path, key), child, value[key], leaves, further)
 
 
 def _check_keys(root: str, path: tuple[str | int, ...], nest: Any, value: Any) -> None:

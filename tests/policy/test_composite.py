@@ -74,7 +74,7 @@ def with_numbers(*numbers):
 @pytest.mark.parametrize(
     ("observation", "message"),
     [
-        ({**SEEN, "further": 1}, "with the further ['further']"),
+        ({"pair": SEEN["pair"], "further": 1}, "with the further ['further']"),
         ({"pair": SEEN["pair"]}, "without ['camera', 'dials', 'switches']"),
         ({**SEEN, "pair": SEEN["pair"][:1]}, "`observation['pair']` must be a tuple of 2 entries"),
         ({**SEEN, "switches": np.zeros((BATCH, 3, 2), np.int8)}, "`observation['switches']` must have shape (4, 2, 2)"),

@@ -21,6 +21,7 @@ from actor_learner.spaces.structure import (
     observation_structure,
     parameter_size,
     to_gymnasium,
+    without,
     without_mask,
 )
 from tests.support.random_spaces import ACTION_SPACES, CHOICES, OBSERVATION_SPACES
@@ -155,6 +156,39 @@ class TestMaskLeaf:
     def test_without_it(self):
         assert without_mask(GAME) == Dict(board=GAME["board"])
         assert without_mask(ROBOT) is ROBOT
+
+
+@pytest.mark.parametrize(
+    ("keys", "left"),
+    [
+        (("board",), Dict(action_mask=GAME["action_mask"], inner=ROBOT)),
+        (("inner/goal",), Dict({**GAME, "inner": Dict(camera=ROBOT["camera"])})),
+        (("inner/goal", "inner/camera"), GAME),
+    ],
+)
+def test_entries_are_left_out_by_path(keys, left):
+    whole = Dict({**GAME, "inner": ROBOT})
+    assert without(whole, keys) == left
+    value = observation_structure(whole).zeros(2)
+    found = observation_structure(left).flatten(value, further=True)
+    assert [array.shape[1:] for array in found] == [leaf.shape for leaf in observation_structure(left).leaves]
+
+
+@pytest.mark.parametrize(
+    ("space", "keys"),
+    [
+        (ROBOT, ("gaol",)),
+        (ROBOT, ("camera/0",)),
+        (ROBOT, ("camera", "goal")),
+        (GAME, ("board",)),
+        (MultiBinary(9), ("a",)),
+    ],
+)
+def test_entries_that_cannot_be_left_out_are_one_line(space, keys):
+    with pytest.raises(
+        ValueError, match=r"^`value_keys` must be some of the entries of a Dict observation .*, but not all"
+    ):
+        without(space, keys)
 
 
 KEYS = "must be a dict with the keys ['camera', 'goal']. Received: "
