@@ -65,7 +65,7 @@ class _Run:
     def updates(self) -> Iterator[dict[str, float]]:
         """Run the loop: yield the metrics of each update; publish the weights when the caller asks for the next one."""
         actors, learner, recorder, meter = self.actors, self.learner, self.recorder, self.recorder.meter
-        copies_ahead = self.config.max_policy_lag == 1 and "GPU" in learner.device
+        copies_ahead = self.config.max_policy_lag > 0 and not self.config.asynchronous and "GPU" in learner.device
         meter.begin()
         yield from self._offline_updates()
         earlier_updates = meter.begin()  # the actors' versions begin at 0, also in a run that was resumed

@@ -84,9 +84,10 @@ def test_a_run_leaves_all_that_it_should(tmp_path):
     assert al.load_policy(result.run_dir).act(observation) == int(ops.argmax(logits[0]))
 
 
-def test_the_number_of_actors_changes_no_byte(tmp_path):
+@pytest.mark.parametrize("lag", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_number_of_actors_changes_no_byte(tmp_path, lag):
     options = {"num_envs": 4, "envs_per_actor": None, "vectorization": "sync", "normalize_observation": True}
-    options |= {"env": "Pendulum-v1", "max_policy_lag": 1, "algorithm": SCALING, "total_steps": 320, "seed": 3}
+    options |= {"env": "Pendulum-v1", "max_policy_lag": lag, "algorithm": SCALING, "total_steps": 320, "seed": 3}
     runs = [al.train(config(tmp_path, num_actors=count, run_dir=tmp_path / str(count), **options)) for count in (1, 3)]
     for run in runs[1:]:
         assert same_weights(runs[0].network.get_weights(), run.network.get_weights())

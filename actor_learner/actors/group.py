@@ -90,7 +90,7 @@ class Plan:
             spec = TrajectorySpec.from_spaces(own, **sizes, state_shapes=exported[name].state_shapes)
             layouts.append(BlockLayout.of(spec, settings.recorded_keys))
         lag = settings.max_policy_lag
-        num_versions = len(env_counts) if lag > 1 else lag + 1
+        num_versions = len(env_counts) if settings.asynchronous else lag + 1
         # An assignment in progress may name versions that were dropped by one change of the table for each version.
         num_opponents = 0 if settings.self_play is None else settings.self_play.size + lag + 2
         return cls(tuple(layouts), env_counts, lag + 1, num_versions, exported, step, num_opponents)
@@ -195,8 +195,8 @@ class ActorGroup(Protocol):
         raise RuntimeError(f"{type(self).__name__} doesn't support self_play")
 
     def end_early(self, block: int) -> None:
-        """End each unroll that fills a block after its env step. Only `max_policy_lag` above 1 needs it."""
-        raise RuntimeError(f"{type(self).__name__} supports max_policy_lag=0 and 1 only")
+        """End each unroll that fills a block after its env step. Only `asynchronous` needs it."""
+        raise RuntimeError(f"{type(self).__name__} doesn't support asynchronous=True")
 
     @abc.abstractmethod
     def wait(self, seconds: float) -> None:

@@ -102,13 +102,13 @@ class ActorPool:
     ```
 
     Each `collect` assigns the columns of a batch to the actors. At `max_policy_lag=0` it is the batch that `collect`
-    returns. At 1 it is the next batch, which the actors fill while the caller learns. With one `publish` per `collect`,
-    the actors fill batch j with version max(0, j - max_policy_lag), however fast either side is. A network that
-    normalizes observations gets its statistics from batch 0; the actors then fill batch 1 after these were published,
-    with version 1.
+    returns. At n it is the one n batches later, so that the actors have work while the caller learns. With one
+    `publish` per `collect`, the actors fill batch j with version max(0, j - max_policy_lag), however fast either side
+    is. A network that normalizes observations gets its statistics from batch 0; the actors then fill batch 1 after
+    these were published, with version 1.
 
-    With `max_policy_lag=n` above 1 the actors run freely: an actor that finishes an unroll begins the next one at once,
-    with the newest weights. `collect` returns the first batch that is full. Its versions are at most n older than the
+    With `asynchronous=True` the actors run freely: an actor that finishes an unroll begins the next one at once, with
+    the newest weights. `collect` returns the first batch that is full. Its versions are at most n older than the
     update that it enters (with one `publish` per `collect`). Columns that would become too old end early, with rows of
     `valid=False`. An environment may be in a batch twice, or not at all: see `env_index`.
 
@@ -157,6 +157,7 @@ class ActorPool:
         num_envs: int | None = None,
         unroll_length: int = 128,
         max_policy_lag: int = 0,
+        asynchronous: bool = False,
         seed: int = 0,
         info_keys: Sequence[str] = ("is_success",),
         autoreset_mode: str | None = None,
@@ -298,7 +299,7 @@ class ActorPool:
             for (name, own), layout in zip(spaces.items(), plan.layouts, strict=True)
         )
         lag = settings.max_policy_lag
-        kind = FreeRunning if lag > 1 else LockStep
+        kind = FreeRunning if settings.asynchronous else LockStep
         waits = any(_waits_for_statistics(network) for network in networks.values())
         self._schedule: ColumnSchedule = kind(self._group, counts, lag=lag, first_alone=waits)
         self._blocks = self._group.begin(plan, self._schedule)
@@ -374,9 +375,9 @@ class ActorPool:
         """Call a method of every environment, such as `call("set_difficulty", 3)`, between two unrolls.
 
         Each actor makes the call before the first unroll that is assigned to it from now on. With `max_policy_lag=0`
-        that is in the batch that the next `collect()` returns. With 1, the actors already fill that batch, so it is the
-        one after it. Above 1, it is the actor's next unroll. Earlier observations don't change, so a method shouldn't
-        change an episode that is under way.
+        that is in the batch that the next `collect()` returns. With n, the actors already fill that batch, so it is the
+        one n batches after it. With `asynchronous`, it is the actor's next unroll. Earlier observations don't change,
+        so a method shouldn't change an episode that is under way.
 
         All calls are made, in their order. An actor that replaces another one repeats them before its environments'
         first reset, in their order, and so does a run that resumes from a checkpoint; a method that raises there is
@@ -467,8 +468,8 @@ class ActorPool:
     def upcoming(self) -> Any:
         """Return the batch that the next `collect` will return, if it is complete: as views that live until then.
 
-        Any thread may call it; it assigns nothing. The result is None with `max_policy_lag` 0, and above 1, where
-        `collect` chooses the next batch.
+        Any thread may call it; it assigns nothing. The result is None with `max_policy_lag` 0, and with
+        `asynchronous`, where `collect` chooses the next batch.
         """
         with self._group.lock:
             index = self._schedule.upcoming()

@@ -12,7 +12,7 @@ from actor_learner.system.machine import current_core
 
 
 class LockStep:
-    """Every actor fills its own columns of every batch, `lag` batches ahead of the learner (0 or 1): reproducible.
+    """Every actor fills its own columns of every batch, `lag` batches ahead of the learner: reproducible.
 
     env_counts: the number of environments of each actor. first_alone: no other batch is assigned before the first one
     is taken.

@@ -85,6 +85,7 @@ class Hyperparameters(NamedFields, ABC):
         {
             "unroll_length": 128,
             "max_policy_lag": 0,
+            "asynchronous": False,
             "hidden_sizes": (64, 64),
             "activation": "tanh",
             "orthogonal_init": True,

@@ -25,8 +25,8 @@ CLIP_TOLERANCE = 1e-3
 class Impala(ActorCritic):
     """Importance-weighted actor-learner (arXiv:1802.01561): one gradient step on each batch, with V-trace targets.
 
-    Made for `max_policy_lag` above 0. The importance weights are computed before the update; further epochs and
-    minibatches reuse them.
+    Made for `max_policy_lag` above 0; above 1, actors are `asynchronous` by default, as in the paper. The importance
+    weights are computed before the update; further epochs and minibatches reuse them.
 
     Defaults: learning rate 7e-4, gamma 0.99, lambda 1, all clips 1, vf 0.5, ent 0, gradient norm 0.5 and RMSprop, which
         equal `A2C` if the actors' weights are the learner's. One clipped step serves policy and value. If returns are
@@ -66,7 +66,7 @@ class Impala(ActorCritic):
         "rho": Metric("mean importance weight of the batch, not above `rho_clip`; 1 on-policy"),
         "rho_clip_fraction": Metric("share of rows whose importance weight is clipped to `rho_clip`"),
     }
-    CONFIG_DEFAULTS = MappingProxyType({**ActorCritic.CONFIG_DEFAULTS, "max_policy_lag": 1})
+    CONFIG_DEFAULTS = MappingProxyType({**ActorCritic.CONFIG_DEFAULTS, "max_policy_lag": 1, "asynchronous": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,6 +25,7 @@ from actor_learner.config.references import algorithm_class, callable_name
 from actor_learner.config.self_play import SelfPlay
 from actor_learner.config.settings import (
     OF_PROCESSES,
+    OF_SCHEDULE,
     Check,
     PoolSettings,
     choice,
@@ -140,8 +141,12 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             run for schedules, epochs and evaluations. `learning_starts` is then 0.
         unroll_length: env steps of each environment in a batch; None: 128, or 4 with a replay buffer, 32
             with PQN.
-        max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
-            on weights at most n versions old (see `ActorPool`); None: 1 for PPO and IMPALA, 0 for other algorithms.
+        max_policy_lag: 0: actors wait for each update; n: they collect up to n batches ahead, batch j with version
+            max(0, j - n) of the weights, so that runs repeat their bytes; None: 1 for PPO and IMPALA, 0 for other
+            algorithms.
+        asynchronous: actors run freely, as in IMPALA and Sample Factory's `async_rl`: none waits for another, weights
+            are at most `max_policy_lag` (2 or more) versions old, and runs don't repeat their bytes (see `ActorPool`);
+            None: with IMPALA where the lag is above 1.
         sequence_length: env steps of the sequences from which a network with memory learns; None: whole unrolls, or
             the longest equal parts of them that a minibatch holds. Gradients don't teach the policy to remember
             events older than one sequence.
@@ -228,9 +233,10 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         None,
         0,
         "actors",
-        help="0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely; "
+        help="0: actors wait for each update; n: they collect up to n batches ahead, by weights n versions old; "
         "default: 1 for PPO and IMPALA, else 0",
     )
+    asynchronous: bool = flag(None, "actors")
     sequence_length: int | None = count(None, 1, "algorithm")
     burn_in: int = count(0, 0, "algorithm")
     compute_reward: Any = setting(None, "algorithm", check=_compute_reward, metavar="MODULE:NAME")
@@ -387,7 +393,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             fields["init_from"] = os.path.join(self.init_from, POLICIES_FOLDER, name)
         elif self.init_from is not None:
             fields.setdefault("init_from", None)
-        shared: dict[str, Any] = {key: getattr(self, key) for key in ("unroll_length", "max_policy_lag")}
+        shared: dict[str, Any] = {key: getattr(self, key) for key in ("unroll_length", *OF_SCHEDULE)}
         if fields.get("init_from", fields.get("network")) is not None:  # which brings a network
             given = self.network_fields()
             shared |= {field.name: field.default for field in dataclasses.fields(self) if field.name in given}
@@ -410,6 +416,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         for name in self.left_open:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, defaults[name])
+        if "asynchronous" in self.left_open and (self.max_policy_lag < 2 or not self.num_actors):
+            object.__setattr__(self, "asynchronous", False)  # where nothing runs freely
 
     @property
     def left_open(self) -> Collection[str]:
@@ -557,7 +565,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         the numbers that were asked for.
         """
         asked = vars(self)["_asked"]
-        if not changes.keys() & {*asked, "envs_per_actor", "max_policy_lag"}:
+        if not changes.keys() & {*asked, "envs_per_actor", *OF_SCHEDULE}:
             asked = {}
         left_open = dict.fromkeys(self.left_open)
         return dataclasses.replace(self, **{**left_open, **asked, **_without_other_counts(changes), **changes})
@@ -622,9 +630,15 @@ def _without_other_counts(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_this_version(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a run's config.json without an earlier default of `image_network` beside another network."""
+    """Return the fields of a run's config.json, of an earlier version, as this one means them.
+
+    An earlier default of `image_network` beside another network is left out. Above lag 1, actors ran freely.
+    """
     default_network = recorded.get("network") is None and recorded.get("init_from") is None
-    return {name: value for name, value in recorded.items() if default_network or name != "image_network"}
+    found = {name: value for name, value in recorded.items() if default_network or name != "image_network"}
+    if isinstance(lag := recorded.get("max_policy_lag"), int) and lag > 1:
+        found.setdefault("asynchronous", True)
+    return found
 
 
 def unknown_field(owner: str, name: str, value: object, known: Iterable[str]) -> ValueError:

@@ -83,9 +83,9 @@ NO_FILE = ConfigFile("", {}, {})
 def load_config(path: str | os.PathLike[str], **changes: Any) -> TrainConfig:
     """Return the config that a TOML or JSON file describes, with `changes` over it, flat as for `preset`.
 
-    A run's `config.json` repeats that run, in a directory of its own: at lag 0 or 1 on a CPU, with the same machine and
-    versions, the weights are equal to the last bit. Any other file overrides the environment's preset, if there is one,
-    unless it has `preset = "none"`. Modules that the file names are imported.
+    A run's `config.json` repeats that run, in a directory of its own: on a CPU, unless actors are `asynchronous`, with
+    the same machine and versions, the weights are equal to the last bit. Any other file overrides the environment's
+    preset, if there is one, unless it has `preset = "none"`. Modules that the file names are imported.
 
     Raises:
         ValueError: the file can't be read, holds unknown keys or unusable values (with their lines), or a callable that

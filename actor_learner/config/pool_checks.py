@@ -63,7 +63,7 @@ def env_counts(num_actors: int, envs_per_actor: int | None, num_envs: int | None
         actors = num_envs
     elif equal and num_envs % actors:
         used = num_envs // actors * actors
-        text = f"With `max_policy_lag` above 1 all actors have as many environments, so {used} are used"
+        text = f"With `asynchronous` all actors have as many environments, so {used} are used"
         num_envs = used
     if text:
         warnings.warn(f"{text}. Received: {received}", UserWarning, stacklevel=5)

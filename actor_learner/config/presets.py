@@ -105,6 +105,8 @@ def fields_below(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     sizes = ("envs_per_actor", "num_envs", "max_policy_lag")
     if any(changes.get(name) not in (None, fields.get(name)) for name in sizes):
         dropped |= {"num_actors"}
+    if "max_policy_lag" in changes and any(each.get("max_policy_lag") in (0, 1) for each in (fields, changes)):
+        dropped |= {"asynchronous"}  # at which lag nothing runs freely
     if changes.get("memory", "the preset's") is None:
         dropped |= {"memory_size", "sequence_length", "burn_in"}
     if changes.get("network") is not None or changes.get("init_from") is not None:

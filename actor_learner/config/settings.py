@@ -111,17 +111,22 @@ def with_texts_of(settings: type[Any]) -> Callable[[Function], Function]:
     return decorate
 
 
+OF_SCHEDULE = ("max_policy_lag", "asynchronous")
+"""Settings that say which version of the weights collects which batch."""
+
 OF_PROCESSES = (
-    *("num_actors", "envs_per_actor", "max_policy_lag", "acting", "on_env_error", "max_restarts", "autoreset_mode"),
+    *("num_actors", "envs_per_actor", *OF_SCHEDULE, "acting", "on_env_error", "max_restarts", "autoreset_mode"),
     *("terminal_observations", "envs_see_gpu", "ray_address", "self_play", "policies", "centralized_value"),
     "exploration",
 )
 """Settings that mean nothing where the learner's device steps the environments, and those of several agents."""
 
-_AS_ON_DEVICE = {"num_actors": 0, "max_policy_lag": 0, "on_env_error": "raise", "max_restarts": 0}
+_AS_ON_DEVICE = {"num_actors": 0, **dict.fromkeys(OF_SCHEDULE, 0), "on_env_error": "raise", "max_restarts": 0}
 """Settings of processes that say what happens there."""
 
 _ENVS_ON_DEVICE = 64
+MAX_EXACT_LAG = 64
+"""Batches that an actor is assigned ahead, at most: their messages, and the answers, fit into its socket."""
 
 
 def on_device(given: Mapping[str, Any], defaults: Mapping[str, Any], backend: str) -> dict[str, Any]:
@@ -226,11 +231,13 @@ class PoolSettings:
             CUDA_VISIBLE_DEVICES and JAX_PLATFORMS: libraries that see a GPU keep a part of its memory in each process.
         num_actors: number of actor processes; 0 steps the environments in this process, for debuggers.
         envs_per_actor: environments of each actor; None: 8, or its share of `num_envs`.
-        num_envs: environments of all actors together, split as evenly as possible (equally with `max_policy_lag` above
-            1); None: `envs_per_actor` for each.
+        num_envs: environments of all actors together, split as evenly as possible (equally with `asynchronous`);
+            None: `envs_per_actor` for each.
         unroll_length: env steps of each environment in a batch; T in `[T, B]`.
-        max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
-            on weights at most n versions old.
+        max_policy_lag: 0: actors wait for each update; n: they collect up to n batches ahead, batch j with version
+            max(0, j - n) of the weights, so that runs repeat their bytes.
+        asynchronous: actors run freely, as in IMPALA and Sample Factory's `async_rl`: none waits for another, weights
+            are at most `max_policy_lag` (2 or more) versions old, and runs don't repeat their bytes.
         acting: "actors": each actor runs the policy on its core; "device": the learner's device runs it, in one call
             for half of the environments. The latter suits networks that are too large for a core.
         exploration: noise of actions in place of white noise, for SAC, TQC and TD3: "pink" (arXiv:2206.04415), "ou"
@@ -295,8 +302,9 @@ class PoolSettings:
         0,
         0,
         "actors",
-        help="0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely",
+        help="0: actors wait for each update; n: they collect up to n batches ahead, by weights n versions old",
     )
+    asynchronous: bool = flag(False, "actors")
     acting: Literal["actors", "device"] = choice(ACTING, "actors", effect="none")
     exploration: str | Callable[..., Any] | None = setting(
         None,
@@ -334,9 +342,11 @@ class PoolSettings:
         """Check the fields of a pool together."""
         if self.exploration is not None:
             find_exploration(self.exploration)
-        if self.max_policy_lag > 1 and not self.num_actors:
-            expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
-            raise refusal("max_policy_lag", expected, self.max_policy_lag)
+        if self.asynchronous and (self.max_policy_lag < 2 or not self.num_actors):
+            received = f"max_policy_lag={self.max_policy_lag}, num_actors={self.num_actors}"
+            raise ValueError(f"`asynchronous` needs actor processes and a lag of at least 2. Received: {received}")
+        if self.max_policy_lag > MAX_EXACT_LAG and not self.asynchronous:
+            raise refusal("max_policy_lag", f"at most {MAX_EXACT_LAG} without `asynchronous`", self.max_policy_lag)
         for name in ("self_play", "policies"):
             if getattr(self, name) is not None and self.ray_address is not None:
                 raise ValueError(
@@ -395,5 +405,4 @@ class PoolSettings:
     @property
     def env_counts(self) -> tuple[int, ...]:
         """The number of environments of each actor."""
-        equal = self.max_policy_lag > 1
-        return env_counts(self.num_actors, self.envs_per_actor, self.num_envs, equal=equal)
+        return env_counts(self.num_actors, self.envs_per_actor, self.num_envs, equal=self.asynchronous)

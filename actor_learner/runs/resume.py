@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.actors.group import ActorError
-from actor_learner.config.config import TrainConfig, plain_kwargs
+from actor_learner.config.config import TrainConfig, of_this_version, plain_kwargs
 from actor_learner.config.references import callable_marks, marked_name
-from actor_learner.config.settings import names_of
+from actor_learner.config.settings import OF_SCHEDULE, names_of
 from actor_learner.runs import directory
 from actor_learner.runs.artifacts import ENDED_BY, run_log
 from actor_learner.runs.checkpoints import FINAL, RunState, checkpoint_folders, newest_whole, remove_folder
@@ -169,14 +169,13 @@ def _changes(recorded: RecordedConfig, config: TrainConfig, state: RunState, nam
 
 
 def with_own_defaults(config: TrainConfig) -> TrainConfig:
-    """Return the config with `max_policy_lag` and `precision` of the run to resume, unless others were given.
+    """Return the config with the lag's settings and `precision` of the run to resume, unless others were given.
 
     They count as given where they aren't the default. Raises ValueError if there is no run.
     """
-    recorded = directory.read_config(_named_run(config).path)
-    own: dict[str, Any] = {}
-    if (lag := recorded.integer("max_policy_lag")) is not None and "max_policy_lag" in config.left_open:
-        own["max_policy_lag"] = lag
+    recorded = of_this_version(directory.read_config(_named_run(config).path))
+    names = [name for name in OF_SCHEDULE if name in config.left_open and isinstance(recorded.get(name), int)]
+    own: dict[str, Any] = {name: recorded[name] for name in names}
     if config.precision == "auto":  # which earlier versions didn't have
         own["precision"] = recorded.get("precision")
     own = {name: value for name, value in own.items() if value != getattr(config, name)}
@@ -200,7 +199,8 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig, change: Collection
     for name, value in recorded.items():
         if name not in may_differ and (text := removed(name, value)):
             raise ValueError(f"`run_dir` holds a run that can't go on: {text}")
-    recorded, given = RecordedConfig(recorded), RecordedConfig(json.loads(json.dumps(config.to_json())))
+    recorded = RecordedConfig(of_this_version(recorded))
+    given = RecordedConfig(json.loads(json.dumps(config.to_json())))
     if isinstance(known := recorded.get("algorithm"), Mapping):  # an earlier version may have had fewer fields
         algorithm = {name: value for name, value in given["algorithm"].items() if name in known}
         given["algorithm"] = algorithm | {name: known[name] for name in known.keys() & {*change}}

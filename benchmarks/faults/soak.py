@@ -67,6 +67,7 @@ def soak(folder: Path, arguments: argparse.Namespace) -> Figures:
         network=make_network,
         num_actors=arguments.actors,
         max_policy_lag=arguments.lag,
+        asynchronous=arguments.lag > 1,
         seed=arguments.seed,
         actor_timeout=arguments.actor_timeout,
         start_timeout=60.0,

@@ -73,6 +73,7 @@ class Station:
 
         before = _supervisor_threads()
         settings = {"num_actors": actors, "envs_per_actor": ENVS, "unroll_length": ROWS, "max_policy_lag": lag}
+        settings["asynchronous"] = lag > 1
         env |= {"step_time": step_seconds}
         pool = al.ActorPool("actor_learner/Latency-v0", learner and learner.network, env_kwargs=env, **settings)
         self.pool = stack.enter_context(pool)

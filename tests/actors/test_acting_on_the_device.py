@@ -57,7 +57,7 @@ def network_for(env, **options):
     [
         ("CartPole-v1", {}, 0, 0),
         pytest.param("CartPole-v1", {}, 1, 3, marks=pytest.mark.thorough),
-        ("Pendulum-v1", {"noise_hold": 4, "normalize_observation": True}, 1, 2),
+        ("Pendulum-v1", {"noise_hold": 4, "normalize_observation": True}, 2, 2),
         ("actor_learner_envs:actor_learner/MaskedTreasure-v0", {}, 0, 2),
     ],
 )
@@ -74,7 +74,7 @@ def test_trajectories_are_those_of_actors_that_act_by_themselves(env, options, l
 def test_in_free_running_each_actor_acts_by_the_version_of_its_columns():
     network = network_for(CountingEnv)
     other, versions = keras.models.clone_model(network), [network.get_weights()]
-    with make_pool(CountingEnv, network, acting="device", num_actors=2, max_policy_lag=3) as pool:
+    with make_pool(CountingEnv, network, acting="device", num_actors=2, max_policy_lag=3, asynchronous=True) as pool:
         for batch in range(5):
             trajectory = pool.collect()
             for column, version in enumerate(trajectory.policy_version):

@@ -1,4 +1,4 @@
-"""Actors that run freely (`max_policy_lag` above 1): how old batches are, what is cut short, and that nobody waits."""
+"""Actors that run freely (`asynchronous`): how old batches are, what is cut short, and that nobody waits."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def network():
 def make_pool(network, directory, slow, **kwargs):
     env_kwargs = {"fast": 0.0005, "slow": slow, "directory": directory / "slow"}
     options = {"num_actors": ACTORS, "envs_per_actor": 1, "unroll_length": ROWS, "max_policy_lag": 2, **kwargs}
+    options["asynchronous"] = True
     return ActorPool(UnevenEnv, network, env_kwargs=env_kwargs, **options)
 
 
@@ -93,6 +94,7 @@ def collect_and_publish(pool, network):
         pool.publish(network.get_weights())
 
 
-def test_without_processes_nothing_runs_freely(network):
-    with pytest.raises(ValueError, match=r"must be 0 or 1 with num_actors=0.* Received: max_policy_lag=2"):
-        ActorPool(CountingEnv, network, num_actors=0, max_policy_lag=2)
+@pytest.mark.parametrize(("num_actors", "lag"), [(0, 2), (2, 1)])
+def test_without_processes_or_a_lag_nothing_runs_freely(network, num_actors, lag):
+    with pytest.raises(ValueError, match=rf"^`asynchronous` needs .* Received: max_policy_lag={lag}, num"):
+        ActorPool(CountingEnv, network, num_actors=num_actors, max_policy_lag=lag, asynchronous=True)

@@ -136,7 +136,7 @@ def test_actors_begin_the_next_batch_when_it_is_assigned(network, num_actors):
 
 
 @pytest.mark.parametrize("num_actors", [0, 2])
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [0, 1, 3])
 def test_batch_j_is_acted_by_version_j_minus_lag_and_a_second_collect_by_the_newest(network, num_actors, lag):
     with make_pool(network, num_actors=num_actors, max_policy_lag=lag) as pool:
         for batch in range(5):
@@ -182,7 +182,12 @@ def run(network, batches=4, **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("env", "lag"), [("CartPole-v1", 1), pytest.param("Pendulum-v1", 0, marks=pytest.mark.thorough)]
+    ("env", "lag"),
+    [
+        ("CartPole-v1", 1),
+        ("Pendulum-v1", 3),
+        *(pytest.param("Pendulum-v1", lag, marks=pytest.mark.thorough) for lag in (0, 2)),
+    ],
 )
 def test_a_run_repeats_itself_and_no_process_gives_the_same_bytes_as_one(env, lag):
     vector_env = gym.make_vec(env, num_envs=1)
@@ -249,6 +254,7 @@ def test_a_network_that_breaks_the_contract_starts_nothing_that_stays():
     [
         ("num_actors", -1, r"`num_actors` must be an integer of at least 0\. Received: num_actors=-1"),
         ("max_policy_lag", -1, r"Received: max_policy_lag=-1"),
+        ("max_policy_lag", 65, r"must be at most 64 without `asynchronous`. Received: max_policy_lag=65"),
         ("info_keys", "is_success", r"`info_keys` must be a sequence of strings\. Received: info_keys='is_success'"),
         ("info_keys", ("return",), "`info_keys` must be without return and length.*Received: info_keys=.'return',."),
         ("env", "CartPol-v1", "CartPole-v1"),

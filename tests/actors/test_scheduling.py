@@ -23,7 +23,7 @@ ENVS = 2
 class Simulation:
     """A group without processes: `step` lets one actor finish; its assignments are recorded."""
 
-    def __init__(self, num_actors, lag):
+    def __init__(self, num_actors, lag, kind=FreeRunning):
         spaces = Spaces(Box(-1, 1, (1,)), Discrete(2))
         layout = BlockLayout.of(TrajectorySpec.from_spaces(spaces, unroll_length=3, num_envs=num_actors * ENVS), ())
         self.num_actors, self.lag, self.counts = num_actors, lag, [ENVS] * num_actors
@@ -34,7 +34,7 @@ class Simulation:
         self.stop_words = self.memory.plan.parts(self.memory.arena).stop_words[1:]
         self.at_work = {}
         self.updates = 0
-        kind = FreeRunning if lag > 1 else LockStep
+        kind = kind if lag > 1 else LockStep
         self.schedule = kind(self, self.counts, lag=lag)
 
     @property
@@ -133,9 +133,9 @@ def test_whoever_is_fast_no_batch_is_older_than_the_lag_and_nobody_waits_for_eve
     simulation.memory.close()
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [0, 1, 3])
 def test_in_rounds_batch_j_has_version_j_minus_lag_in_any_order(simulate, lag):
-    simulation = simulate(3, lag)
+    simulation = simulate(3, lag, LockStep)
     for batch in range(6):
         simulation.schedule.begin()
         assert simulation.schedule.late_actors() == [0, 1, 2]

@@ -95,6 +95,17 @@ def test_nothing_that_is_simulated_exceeds_the_roof(setting, learner_first, seed
     assert uneven <= best * ahead
 
 
+def test_a_second_batch_ahead_makes_up_for_unrolls_that_now_and_then_take_longer():
+    """15 actors, unrolls of 27 ms, of which 5% take twice as long, and updates of 14 ms."""
+    found = []
+    for lag in (1, 2):
+        chance = random.Random(0)
+        setting = parts(env=27.0, acting=0.0, copying=0.0, update=14.0, actors=15, cores=16, lag=lag)
+        ideal = setting.steps / (27.0 * 1.05)
+        found.append(simulate(setting, 200, draw=lambda: 1.0 + (chance.random() < 0.05)) / ideal)  # noqa: B023
+    assert found[0] * 1.1 < found[1] < 1
+
+
 def test_one_more_actor_is_expected_to_bring_its_share_until_something_else_limits():
     alone = parts(actors=1, update=0.1, lag=0)
     (first, *_) = [each for each in prospects(alone) if each.change == "one more actor"]

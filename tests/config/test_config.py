@@ -169,6 +169,20 @@ def test_the_default_lag_is_the_algorithms_whose_loss_allows_for_older_weights(a
     assert config.to_json()["max_policy_lag"] == lag
 
 
+def test_above_lag_1_impala_runs_freely_and_recorded_runs_of_earlier_versions_do(tmp_path):
+    impala = TrainConfig(algorithm=al.Impala(), max_policy_lag=4)
+    assert impala.asynchronous
+    assert not impala.replace(max_policy_lag=1).asynchronous
+    assert not impala.replace(num_actors=0).asynchronous
+    ppo = impala.replace(algorithm=al.PPO())
+    assert not TrainConfig.from_json(ppo.to_json()).asynchronous
+    recorded = {name: value for name, value in ppo.to_json().items() if name != "asynchronous"}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**recorded, "versions": {}}))
+    assert TrainConfig.from_json(recorded).asynchronous
+    assert [al.load_config(file, max_policy_lag=lag).asynchronous for lag in (4, 8, 1)] == [True, True, False]
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

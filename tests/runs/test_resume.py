@@ -25,7 +25,7 @@ from actor_learner.runs import tensorboard
 from actor_learner.runs.checkpoints import Checkpoints, RunState, checkpoint_folders
 from actor_learner.runs.directory import RunDirectory, read_config, run_lock, with_init_commit
 from actor_learner.runs.recorded_config import RecordedConfig
-from actor_learner.runs.resume import check_fits, check_resume, event_files, trim_event_files
+from actor_learner.runs.resume import check_fits, check_resume, event_files, trim_event_files, with_own_defaults
 from tests.support.event_reading import scalars_of
 from tests.support.run_files import append_metrics, create_run
 from tests.support.small_networks import Unserializable, same_weights
@@ -151,6 +151,19 @@ def test_a_killed_run_goes_on_from_its_newest_checkpoint(run_of):
     assert RunState.read(run.checkpoints / "final").episodes["return"][: len(returns)] == returns != []
     assert "is resumed from" in (run.logs / "run.log").read_text()
     assert [step for step, _ in scalars_of(run.path)["updates"]] == [row["env_steps"] for row in rows]
+
+
+def test_a_run_of_an_earlier_version_that_ran_freely_goes_on_so(tmp_path):
+    actors = {"num_actors": 2, "envs_per_actor": 2}
+    recorded = config(tmp_path, **actors, max_policy_lag=2).to_json()
+    del recorded["asynchronous"]
+    (tmp_path / "config.json").write_text(json.dumps(recorded))
+    for given in ({}, {"max_policy_lag": 2}):
+        own = with_own_defaults(config(tmp_path, **actors, **given))
+        assert (own.max_policy_lag, own.asynchronous) == (2, True)
+        check_fits(RecordedConfig(recorded), own)
+    with pytest.raises(ValueError, match="asynchronous is true there, false here"):
+        check_fits(RecordedConfig(recorded), own.replace(asynchronous=False))
 
 
 def test_a_resumed_run_begins_with_what_was_saved_and_keeps_it_when_it_is_stopped_at_once(run_of):

@@ -57,16 +57,22 @@ class _Process:
 
 
 def simulate(
-    parts: Parts, batches: int = 60, *, learner_first: bool = True, draw: Callable[[], float] = lambda: 1.0
+    parts: Parts,
+    batches: int = 60,
+    *,
+    asynchronous: bool = False,
+    learner_first: bool = True,
+    draw: Callable[[], float] = lambda: 1.0,
 ) -> float:
     """Return env steps per second of a run with these parts, by its second half.
 
-    As in `actors/scheduling.py`: with `max_policy_lag` 0 and 1 an actor fills its columns of batch j after update
-    j - lag; beyond that, actors continue wherever one of `lag + 1` blocks has columns left.
+    As in `actors/scheduling.py`: an actor fills its columns of batch j after update j - lag; `asynchronous` actors
+    continue wherever one of `lag + 1` blocks has columns left.
 
     Args:
         parts: with at least one actor.
         batches: the number of learned batches.
+        asynchronous: actors run freely.
         learner_first: the learner computes whenever it can; else all that compute get equal parts of the cores.
         draw: returns the factor by which an unroll takes longer, anew for each.
     """
@@ -75,9 +81,10 @@ def simulate(
     now, ended = 0.0, [0.0]
     while updates < batches:
         for actor in actors:
-            if not actor.busy and _may_begin(parts, actor, actors, updates):
+            if not actor.busy and _may_begin(parts, actor, actors, updates, asynchronous):
                 actor.begin(parts.actor, draw())
-        if not learner.busy and learner.batch < updates and filled >= (updates + 1) * len(actors):
+        complete = filled // len(actors) if asynchronous else min(each.batch + (not each.busy) for each in actors)
+        if not learner.busy and learner.batch < updates and complete > updates:
             learner.begin(parts.update)
         running = [process for process in (learner, *actors) if process.busy]
         cores = _divide(parts.cores, running, learner if learner_first else None)
@@ -91,8 +98,8 @@ def simulate(
     return parts.steps * (batches - batches // 2) / (ended[batches] - ended[batches // 2])
 
 
-def _may_begin(parts: Parts, actor: _Process, actors: list[_Process], updates: int) -> bool:
-    if parts.max_policy_lag <= 1:
+def _may_begin(parts: Parts, actor: _Process, actors: list[_Process], updates: int, asynchronous: bool) -> bool:
+    if not asynchronous:
         return actor.batch + 1 <= updates + parts.max_policy_lag
     return sum(each.batch + 1 for each in actors) < (updates + parts.max_policy_lag + 1) * len(actors)
 

@@ -25,7 +25,7 @@ def with_memory(observation_space, action_space):
 def digest(pool):
     """Of some batches, each by other weights."""
     random, found = np.random.default_rng(0), hashlib.sha256()
-    for _ in range(4):
+    for _ in range(6):
         for field in pool.collect():
             if field is not None:
                 map_leaves(lambda leaf: found.update(np.ascontiguousarray(leaf).tobytes()), field)
@@ -38,6 +38,7 @@ def digest(pool):
     [
         pytest.param({"own": 2, "far": 1}, small, 1, marks=pytest.mark.slow, id="two"),
         pytest.param({"a": 1, "b": 1, "c": 1}, with_memory, 0, marks=pytest.mark.thorough, id="three"),
+        pytest.param({"own": 1, "far": 2}, small, 3, marks=pytest.mark.thorough, id="lag 3"),
     ],
 )
 def test_several_machines_give_the_bytes_of_one(cpus, network, lag, machines):
