@@ -150,22 +150,31 @@ class Measured:
         return {NAMES[name]: statistics.median(values) for name, values in factors.items() if values}
 
 
-def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Say = lambda text: None) -> Measured:
+def measure_setting(
+    config: TrainConfig,
+    *,
+    rounds: int,
+    seconds: float,
+    say: Say = lambda text: None,
+    after_round: Callable[[Measured], None] = lambda measured: None,
+) -> Measured:
     """Measure the parts and the whole in turns.
 
     seconds: for each part and for the whole, in each round; more where one batch takes longer. say: receives the
-    progress.
+    progress. after_round: receives what is known after each round.
     """
-    say("starting")
+    say(f"starting: batches of {config.unroll_length * sum(config.env_counts):,} env steps")
     with System(config) as system, _actors_alone(system) as alone:
-        found = []
+        measured, so_far = Measured(config, available_cores(), [], system.batch, system.learner.network), ""
         for number in range(1, rounds + 1):
-            say(f"round {number} of {rounds}")
+            say(f"round {number} of {rounds}, of at least {system.least_updates} updates{so_far}")
             system.wait_until_idle()
             costs = {part: unroll_cost(alone.measure(part, seconds), config.unroll_length) for part in PARTS}
             costs["update"] = system.measure_update(seconds)
-            found.append(Round(costs, system.run(seconds)))
-        return Measured(config, available_cores(), found, system.batch, system.learner.network)
+            measured.rounds.append(Round(costs, system.run(seconds)))
+            after_round(measured)
+            so_far = f"; so far {measured.achieved:,.0f} env steps/s, {measured.ratio:.0%} of the roof"
+        return measured
 
 
 def _actors_alone(system: System) -> PartProcesses | Rollouts:

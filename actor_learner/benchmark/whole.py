@@ -77,6 +77,11 @@ class System(contextlib.AbstractContextManager["System"]):
             self.close()
             raise
 
+    @property
+    def least_updates(self) -> int:
+        """The updates of `measure_update` and `run`, if these need no more for their time."""
+        return 1 + self.config.max_policy_lag + 1 + MIN_BATCHES
+
     def measure_update(self, seconds: float) -> Cost:
         """Return the mean cost of an update alone, over this time and at least one update."""
         self.wait_until_idle()
@@ -98,7 +103,7 @@ class System(contextlib.AbstractContextManager["System"]):
             steps, rows, batches = steps + int(valid.sum()), rows + valid.size, batches + 1
         elapsed, busy, after = time.perf_counter() - started, busy_seconds(), measure(self.actors.pids)
         for _ in range(self.config.max_policy_lag + 1):  # collects the batches that the actors have begun
-            self._update_once(spans)
+            self._update_once(spans, learn=False)
         cpu = {_name(owner): share for owner, share in cpu_shares(before, after, elapsed).items()}
         others = 0.0 if busy is None or busy_before is None else (busy - busy_before) / elapsed - sum(cpu.values())
         ended = started + elapsed
@@ -111,12 +116,13 @@ class System(contextlib.AbstractContextManager["System"]):
         while not self.actors.idle and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
 
-    def _update_once(self, spans: list[Span]) -> Any:
+    def _update_once(self, spans: list[Span], *, learn: bool = True) -> Any:
         """Collect, learn and publish once, and add to the spans. Return the batch's `valid [T, B]`."""
         clock, times = time.perf_counter, [time.perf_counter()]
         trajectory = self.actors.collect(timeout=None)
         times.append(clock())
-        self.learner.update(trajectory)
+        if learn:
+            self.learner.update(trajectory)
         times.append(clock())
         self.actors.publish(self.learner.flat_weights())
         times.append(clock())

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actor_learner.cli.flags import add_config_flags, add_env, add_number, named_before
 from actor_learner.cli.output import one_line_warnings, origin, progress
@@ -23,6 +23,9 @@ from actor_learner.system import compile_cache
 from actor_learner.system.fields import check_count, check_seconds
 from actor_learner.system.keras_import import import_keras
 from actor_learner.system.signals import exiting_on_signals
+
+if TYPE_CHECKING:
+    from actor_learner.benchmark.measure import Measured
 
 _TIMEOUT_SECONDS = 24 * 3600.0  # for a stage of a measurement, which depends on the environment and on --seconds
 
@@ -123,22 +126,34 @@ def _ready(config: TrainConfig) -> Iterator[None]:
 
 
 def _measure(arguments: argparse.Namespace, config: TrainConfig) -> int:
+    from actor_learner.benchmark.measure import measure_setting
+
+    known: list[Measured] = []
+    options: dict[str, Any] = {"rounds": arguments.rounds, "seconds": arguments.seconds, "after_round": known.append}
+    try:
+        with contextlib.redirect_stdout(sys.stderr), progress(stages=True) as say:  # environments may print, too
+            measure_setting(config, say=say, **options)
+    finally:  # a signal may have ended it early
+        if known:
+            _show(arguments, config, known[-1])
+    return 0
+
+
+def _show(arguments: argparse.Namespace, config: TrainConfig, measured: Measured) -> None:
     from rich.console import Console
 
-    from actor_learner.benchmark.measure import as_json, measure_setting
+    from actor_learner.benchmark.measure import as_json
     from actor_learner.benchmark.text import draw, show, write_trace
 
-    with contextlib.redirect_stdout(sys.stderr), progress() as say:  # environments may print, too
-        measured = measure_setting(config, rounds=arguments.rounds, seconds=arguments.seconds, say=say)
     last = measured.rounds[-1].run.spans
     if arguments.output is not None:
         draw(last, f"{config.env_name}: {measured.ratio:.0%} of the roof", arguments.output)
     if arguments.trace is not None:
         write_trace(last, arguments.trace)
     if arguments.json:
-        return _print_json(arguments, as_json(measured))
-    show(measured, Console(soft_wrap=not sys.stdout.isatty()))
-    return 0
+        _print_json(arguments, as_json(measured))
+    else:
+        show(measured, Console(soft_wrap=not sys.stdout.isatty()))
 
 
 def _measure_devices(arguments: argparse.Namespace, config: TrainConfig) -> int:

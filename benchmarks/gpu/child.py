@@ -198,12 +198,20 @@ def repeat_updates(
 
 
 def pipeline_rows(
-    work: str, num_actors: int, device: str, acting: Sequence[str], rounds: int, seconds: float, tiny: bool
+    work: str,
+    num_actors: int,
+    device: str,
+    acting: Sequence[str],
+    rounds: int,
+    seconds: float,
+    tiny: bool,
+    precision: str | None = None,
+    envs_per_actor: int | None = None,
 ) -> Rows:
     """Yield a row for each place to act in: the whole pipeline with the learner on a device.
 
-    tiny: whether batches are as short as can be. Compiled programs are kept for the next processes: the number of
-    actors doesn't change the update.
+    tiny: whether batches are as short as can be. precision, envs_per_actor: of the config. Compiled programs are kept
+    for the next processes: the number of actors doesn't change the update.
     """
     from actor_learner.benchmark.devices import nvml_reader
     from actor_learner.cli.train import prepare_process
@@ -211,7 +219,7 @@ def pipeline_rows(
     from actor_learner.system import compile_cache
 
     found = PIPELINES[work].tiny() if tiny else PIPELINES[work]
-    config = found.config(num_actors=num_actors, device=device)
+    config = found.config(num_actors=num_actors, device=device, precision=precision, envs_per_actor=envs_per_actor)
     try:
         resolve_env(config.env, config.env_kwargs, config.vectorization)
     except (ValueError, ImportError) as error:
@@ -262,7 +270,9 @@ def run(system: Any, seconds: float, read_gpu: Callable[[], float] | None) -> Fi
     }
 
 
-def export_rows(num_actors: Sequence[int], works: Sequence[str]) -> Rows:
+def export_rows(
+    num_actors: Sequence[int], works: Sequence[str], precision: str | None = None, envs_per_actor: int | None = None
+) -> Rows:
     """Yield the name of each export that the measurements need, once it is in the cache."""
     import_keras()
     for name, network in NETWORKS.items():
@@ -271,8 +281,8 @@ def export_rows(num_actors: Sequence[int], works: Sequence[str]) -> Rows:
                 make_policy(name, round_weights(make_network(name, precision)))
                 yield {"exported": f"{name}, {precision}"}
     for work in works:
-        for size in sorted({PIPELINES[work].export_size(actors) for actors in num_actors}):
-            export_pipeline(PIPELINES[work], size)
+        for size in sorted({PIPELINES[work].export_size(actors, envs_per_actor) for actors in num_actors}):
+            export_pipeline(PIPELINES[work], size, precision)
             yield {"exported": f"{work}, {size} environments"}
     for name in export_device_works(num_actors):
         yield {"exported": name}
@@ -318,14 +328,15 @@ def round_weights(network: Any) -> Any:
     return network
 
 
-def export_pipeline(work: PipelineWork, envs: int) -> None:
+def export_pipeline(work: PipelineWork, envs: int, precision: str | None) -> None:
     """Export the network of a pipeline for actors with so many environments."""
     import keras
 
     from actor_learner.build import make_network as network_of, make_pool
 
     keras.utils.clear_session()
-    config = work.config(num_actors=0, num_envs=envs, max_policy_lag=0)
+    layers = PRECISIONS[precision].layers if precision else None  # tf32 is of the device alone
+    config = work.config(num_actors=0, num_envs=envs, max_policy_lag=0, precision=layers)
     make_pool(config, lambda *spaces: round_weights(network_of(config, None, *spaces)), seed=0, logs_dir=None).close()
 
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 from actor_learner.config.pool_checks import ACTING
 from actor_learner.system.machine import available_cores
 from benchmarks.gpu.page import page
-from benchmarks.gpu.works import ACTORS, NETWORKS, PIPELINES, PRECISIONS, STEPS
+from benchmarks.gpu.works import ACTORS, NETWORKS, PIPELINES, PRECISIONS, STEPS, add_pipeline_flags
 from benchmarks.harness import Figures, RunFailedError, child_environment, layout, make_parser, origin, tell
 from benchmarks.processes import Child
 
@@ -36,9 +36,9 @@ MINIBATCH_SIZES = {"gpu": [256, 2048, 8192], "cpu": [64, 256]}
 KEYS = {
     "updates": ("network", "precision", "minibatch_size"),
     "agreement": ("network", "precision"),
-    "pipeline": ("work", "num_actors", "device", "acting"),
+    "pipeline": ("work", "num_actors", "device", "acting", "precision", "envs_per_actor"),
 }
-"""What tells the rows of a table from each other."""
+"""What tells the rows of a table from each other; the last two only where they were given."""
 
 LAST_NETWORK = "impala"  # whose programs take longest to compile
 PROBE_SECONDS = 120.0
@@ -105,6 +105,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--parts", nargs="+", choices=["learner", "pipeline"], default=["learner", "pipeline"])
     help_of_rows = "the longest time for a row, its process's start included (default: 100)"
     parser.add_argument("--row-seconds", type=float, default=100.0, metavar="S", help=help_of_rows)
+    add_pipeline_flags(parser)
     help_of_smoke = "measure every row with tiny sizes, and any number of actors on any number of cores"
     parser.add_argument("--smoke", action="store_true", help=help_of_smoke)
     return parser
@@ -181,6 +182,10 @@ def learner_job(arguments: argparse.Namespace, network: str, precision: str) -> 
 
 def pipeline_job(arguments: argparse.Namespace, work: str, num_actors: int, device: str, acting: Sequence[str]) -> Job:
     own = {"work": work, "num_actors": num_actors, "device": device}
+    given = {"precision": arguments.precision, "envs_per_actor": arguments.envs_per_actor}
+    if device == "cpu" and arguments.precision == "tf32":  # which it doesn't have
+        given["precision"] = "float32"
+    own |= {name: value for name, value in given.items() if value is not None}
     rounds = 1 if arguments.smoke or device != arguments.device else arguments.rounds
     request = {**own, "rounds": rounds, "seconds": arguments.seconds, "tiny": arguments.smoke}
     return Job("pipeline", request, [("pipeline", {**own, "acting": place}) for place in acting])
@@ -221,13 +226,13 @@ def request_of(job: Job, missing: Sequence[tuple[str, Figures]]) -> Figures:
 
 def is_row(row: Figures, part: str, own: Figures) -> bool:
     """Return whether a child's row is the one with these keys; the child leaves out those that all of its rows have."""
-    return row["part"] == part and all(row.get(name, own[name]) == own[name] for name in KEYS[part])
+    return row["part"] == part and all(row.get(name, own.get(name)) == own.get(name) for name in KEYS[part])
 
 
 def find_row(found: Figures, part: str, own: Figures) -> Figures:
     """Return the row with these keys, or one that says that it isn't there."""
     nothing = {"failed": "not measured yet"}
-    return next((row for row in found[part] if all(row[name] == own[name] for name in KEYS[part])), nothing)
+    return next((row for row in found[part] if all(row.get(name) == own.get(name) for name in KEYS[part])), nothing)
 
 
 def store_row(found: Figures, part: str, row: Figures, output: Path | None) -> None:

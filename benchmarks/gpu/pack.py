@@ -8,11 +8,12 @@ The machine has Linux on x86-64, Python of that version with NumPy, JAX with its
 packaging and cloudpickle. It needs no TensorFlow: the graphs that actors act with are made here. It needs no pip
 either: the packages are in the archive as they are installed. `--simulators` adds Craftax, Brax and MuJoCo Playground
 (without MuJoCo Warp, which is larger than the archive may be), if they are installed here. They need Flax, Optax, Orbax
-and lxml there.
+and lxml there. `--precision` and `--envs-per-actor` are of the pipeline: give both programs the same.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import shutil
 import subprocess
@@ -26,7 +27,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from benchmarks.gpu.gpu import child_rows
-from benchmarks.gpu.works import ACTORS, PIPELINES
+from benchmarks.gpu.works import ACTORS, PIPELINES, add_pipeline_flags
 from benchmarks.harness import ROOT, RunFailedError, make_parser, tell
 from benchmarks.speed.speed import PACKAGES
 
@@ -56,6 +57,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--present", nargs="+", default=[], metavar="NAME", help=help_of_present)
     help_of_simulators = "the works of `device` that need one, and the packages that these need"
     parser.add_argument("--simulators", action="store_true", help=help_of_simulators)
+    add_pipeline_flags(parser)
     arguments = parser.parse_args(words)
     names = WHEELS + SIMULATORS if arguments.simulators else WHEELS
     output = arguments.output or Path("gpu-pack.tar.xz")
@@ -63,7 +65,7 @@ def main(words: Sequence[str] | None = None) -> None:
         folder = Path(name)
         install(folder / "source", arguments.python, missing(names, arguments.present))
         copy_source(folder / "source")
-        export(folder / "cache", arguments.works, arguments.actors)
+        export(folder / "cache", arguments)
         shutil.copyfile(RUN, folder / "run.sh")
         with tarfile.open(output, "w:xz", preset=9) as archive:
             archive.add(folder, "gpu-pack")
@@ -103,9 +105,10 @@ def copy_source(folder: Path) -> None:
                 shutil.copyfile(file, target)
 
 
-def export(cache: Path, works: Sequence[str], actors: Sequence[int]) -> None:
+def export(cache: Path, arguments: argparse.Namespace) -> None:
     """Fill a cache with the graphs of all networks, which TensorFlow makes. Raises RunFailedError."""
     environment = {"KERAS_BACKEND": "tensorflow", "ACTOR_LEARNER_CACHE": str(cache.absolute())}
-    request = {"works": list(works), "num_actors": list(actors)}
+    request = {name: getattr(arguments, name) for name in ("works", "precision", "envs_per_actor")}
+    request["num_actors"] = arguments.actors
     for row in child_rows("exports", request, environment, EXPORT_SECONDS):
         tell(f"exported: {row['exported']}")

@@ -88,7 +88,9 @@ def pipeline(found: Figures) -> list[str]:
 def _pipeline(row: Figures) -> list[str]:
     device = {"gpu": "GPU", "cpu": "CPU"}[row["device"]]
     place = "the actors' cores" if row["acting"] == "actors" else f"the {device}"
-    keys = [PIPELINES[row["work"]].env, str(row["num_actors"]), device, place]
+    given = [row["precision"]] if "precision" in row else []
+    given += [f"{row['envs_per_actor']} each"] if "envs_per_actor" in row else []
+    keys = [", ".join([PIPELINES[row["work"]].env, *given]), str(row["num_actors"]), device, place]
     if "steps_per_second" not in row:
         return [*keys, (row.get("skipped") or row["failed"]).replace("|", "/"), *[NOTHING] * 4]
     shares = [percent(row[name]) for name in ("learning_share", "acting_share", "gpu_busy")]

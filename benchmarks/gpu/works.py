@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -52,25 +53,27 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class PipelineWork:
-    """An environment for the whole pipeline: 64 of it, however many actors share them."""
+    """An environment for the whole pipeline: 64 of it, however many actors share them, or so many for each actor."""
 
     env: str
     unroll_length: int
     minibatch_size: int
 
     def config(self, **fields: Any) -> al.TrainConfig:
-        """Return the config of a run one batch ahead. fields: of the config, over its own."""
+        """Return the config of a run one batch ahead. fields: of the config, over its own, unless they are None."""
+        fields = {name: value for name, value in fields.items() if value is not None}
         algorithm = al.PPO(minibatch_size=self.minibatch_size, epochs=EPOCHS)
-        own = {"num_envs": ENVS, "unroll_length": self.unroll_length, "max_policy_lag": 1, "quiet": True}
+        own = {"unroll_length": self.unroll_length, "max_policy_lag": 1, "quiet": True}
+        own |= {} if "envs_per_actor" in fields else {"num_envs": ENVS}
         return al.TrainConfig(env=self.env, algorithm=algorithm, **{**own, **fields})
 
     def tiny(self) -> Self:
         """Return the same work with the shortest batch that has two minibatches."""
         return replace(self, unroll_length=2, minibatch_size=ENVS)
 
-    def export_size(self, num_actors: int) -> int:
+    def export_size(self, num_actors: int, envs_per_actor: int | None) -> int:
         """Return the number of environments that a pool of so many actors exports the policy for."""
-        return max(self.config(num_actors=num_actors).env_counts)
+        return max(self.config(num_actors=num_actors, envs_per_actor=envs_per_actor).env_counts)
 
 
 ENVS = 64
@@ -80,6 +83,13 @@ PIPELINES = {
     "pong": PipelineWork("ALE/Pong-v5", 32, 512),
 }
 ACTORS = [15, 8, 16]  # the first leaves one of 16 cores to the learner
+
+
+def add_pipeline_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of other settings of the pipeline, of which an archive needs exports."""
+    parser.add_argument("--precision", choices=PRECISIONS, help="of the pipeline's learner (default: by rule)")
+    text = f"environments of each actor of the pipeline (default: a share of {ENVS})"
+    parser.add_argument("--envs-per-actor", type=int, metavar="N", help=text)
 
 
 def make_network(name: str, precision: str) -> Any:

@@ -27,7 +27,7 @@ from actor_learner.benchmark.from_records import describe_run, read_run_speed
 from actor_learner.benchmark.measure import as_json, measure_setting
 from actor_learner.benchmark.parts import PARTS, Part, PartProcesses, Stopwatch, Work
 from actor_learner.benchmark.text import sentence, show, show_devices
-from actor_learner.benchmark.whole import LEARNER, without_learning
+from actor_learner.benchmark.whole import LEARNER, System, without_learning
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from tests.support.counting_env import CountingEnv, FailsAt
@@ -58,7 +58,8 @@ def measured():
     before, descriptors = children(), open_descriptors()
     heard = []
     found = measure_setting(CONFIG, rounds=2, seconds=0.05, say=heard.append)
-    assert heard == ["starting", "round 1 of 2", "round 2 of 2"]
+    assert heard[:2] == ["starting: batches of 64 env steps", "round 1 of 2, of at least 6 updates"]
+    assert heard[2].startswith("round 2 of 2, of at least 6 updates; so far ")
     assert children() <= before, "processes are left"
     assert open_descriptors() == descriptors
     return found
@@ -393,6 +394,24 @@ def test_the_command_measures_and_writes(tmp_path, monkeypatch, capsys):
     assert found["command"] == f"actor-learner {words}"
     assert {"versions", "machine", "date", "limit", "cores"} <= found.keys()
     assert sorted(os.listdir()) == ["timeline.PNG", "trace.json"]
+
+
+@pytest.mark.slow
+def test_a_measurement_that_is_ended_tells_what_it_has(monkeypatch, capsys):
+    run, calls = System.run, iter([False, True])
+
+    def run_until_it_is_ended(self, seconds):
+        if next(calls):
+            raise SystemExit(143)  # as SIGTERM does
+        return run(self, seconds)
+
+    monkeypatch.setattr(System, "run", run_until_it_is_ended)
+    words = "benchmark --preset none --num-actors 0 --envs-per-actor 2 --unroll-length 8 --epochs 1 --hidden-sizes 8"
+    with pytest.raises(SystemExit, match="143"):
+        cli.main([*words.split(), *"--rounds 3 --seconds 0.02 --minibatch-size 16 --json".split()])
+    told = capsys.readouterr()
+    assert len(json.loads(told.out)["rounds"]["steps_per_second"]) == 1
+    assert "round 2 of 3, of at least 6 updates; so far " in told.err
 
 
 @pytest.mark.parametrize(
