@@ -29,7 +29,7 @@ _PUBLIC = {
     "learner.learner": "Learner",
     "networks.default": "default_critic default_network",
     "networks.attention": "AttentionMemory",
-    "networks.layers": "ActionDistribution LogStd ObservationNormalization",
+    "networks.layers": "ActionDistribution BatchRenormalization LogStd ObservationNormalization",
     "networks.memory": "Memory Recurrent",
     "networks.saving": "load_network",
     "policy.policy": "Policy load_policy",
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from actor_learner.networks.default import default_critic as default_critic, default_network as default_network
     from actor_learner.networks.layers import (
         ActionDistribution as ActionDistribution,
+        BatchRenormalization as BatchRenormalization,
         LogStd as LogStd,
         ObservationNormalization as ObservationNormalization,
     )

@@ -375,7 +375,7 @@ def _critics(config: TrainConfig) -> Any:
     from actor_learner.networks.default import critic_seeds, default_critic
 
     names = "hidden_sizes activation orthogonal_init layer_norm image_network normalize_observation channel_axis"
-    options = {name: getattr(config, name) for name in names.split()} | {"outputs": config.algorithm.critic_size}
+    options = {name: getattr(config, name) for name in names.split()} | dict(config.algorithm.critic_options)
     seeds = iter(critic_seeds(config.seed, config.algorithm.num_critics))
 
     def make(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:

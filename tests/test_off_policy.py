@@ -193,6 +193,19 @@ def test_a_run_of_quantiles_resumes_and_exports_their_means(tmp_path):
     assert value == pytest.approx(quantiles.mean(axis=-1).max(), rel=1e-5, abs=1e-6)
 
 
+def test_a_run_of_crossq_acts_by_its_running_statistics_and_goes_on(tmp_path):
+    algorithm = al.CrossQ(**OFTEN, buffer_size=400, critic_units=6)
+    network = run(tmp_path / "run", algorithm, env="Pendulum-v1", num_actors=1, total_steps=300).network
+    assert all(float(layer.count) > 0 for layer in network.layers if isinstance(layer, al.BatchRenormalization))
+    observation = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+    mean = np.asarray(network(observation, training=False)["parameters"])[:, :1]
+    actions = al.load_policy(tmp_path / "run").act(observation, deterministic=True)
+    np.testing.assert_allclose(actions, 2.0 * np.tanh(mean), rtol=1e-4, atol=1e-5)
+    critics = _saved_critics(al.TrainConfig(env="Pendulum-v1", algorithm=algorithm, init_from=tmp_path / "run"))
+    assert [critic.get_layer("critic_hidden_2").units for critic in critics] == [6, 6]
+    assert resumed(tmp_path / "run", total_steps=400)
+
+
 def test_a_policy_without_values_says_so(first, of_sac):
     with pytest.raises(ValueError, match="This policy has no values"):
         al.load_policy(of_sac[0]).value(np.zeros(3, np.float32))

@@ -11,6 +11,7 @@ from actor_learner.algorithms.base import Algorithm as Algorithm
 from actor_learner.algorithms.impala import Impala
 from actor_learner.algorithms.off_policy.base import OffPolicy as OffPolicy
 from actor_learner.algorithms.off_policy.bc import BC
+from actor_learner.algorithms.off_policy.crossq import CrossQ
 from actor_learner.algorithms.off_policy.dqn import DQN
 from actor_learner.algorithms.off_policy.iql import IQL
 from actor_learner.algorithms.off_policy.qrdqn import QRDQN
@@ -20,7 +21,7 @@ from actor_learner.algorithms.off_policy.tqc import TQC
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.algorithms.pqn import PQN
 
-__all__ = ["A2C", "BC", "DQN", "IQL", "PPO", "PQN", "QRDQN", "SAC", "TD3", "TQC", "Impala"]
+__all__ = ["A2C", "BC", "DQN", "IQL", "PPO", "PQN", "QRDQN", "SAC", "TD3", "TQC", "CrossQ", "Impala"]
 __all__ += ["ActorCritic", "Algorithm", "OffPolicy", "from_json", "to_json"]
 
 NAMES = sorted(__all__[:-5], key=str.lower)

@@ -115,6 +115,15 @@ class Hyperparameters(NamedFields, ABC):
     ADAM_EPSILON: ClassVar[float] = 1e-5
     """Of the optimizer "adam", unless `adam_epsilon` says otherwise."""
 
+    ADAM_BETA_1: ClassVar[float] = 0.9
+    """Of the optimizer "adam": the share of the mean gradient that a step keeps."""
+
+    BATCH_STATISTICS: ClassVar[bool] = False
+    """Whether losses call layers that normalize by batches in training mode, where they ask for it (`training`).
+
+    Else these layers keep their statistics, and a warning names them.
+    """
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if stray := [name for name in cls.STRAY if name in vars(cls)]:
@@ -405,7 +414,7 @@ class Hyperparameters(NamedFields, ABC):
         return self._adam()
 
     def _adam(self) -> keras.Optimizer:
-        return optimizers.adam(self.initial_learning_rate, self.max_grad_norm, self.adam_epsilon)
+        return optimizers.adam(self.initial_learning_rate, self.max_grad_norm, self.adam_epsilon, self.ADAM_BETA_1)
 
     @property
     def initial_learning_rate(self) -> float:

@@ -13,14 +13,17 @@ Optimizer = Literal["adam", "rmsprop"] | None | Any
 """A name; None, the algorithm's own; or a Keras optimizer, which is cloned."""
 
 
-def adam(learning_rate: float, max_grad_norm: float | None, epsilon: float = 1e-5) -> keras.Optimizer:
+def adam(
+    learning_rate: float, max_grad_norm: float | None, epsilon: float = 1e-5, beta_1: float = 0.9
+) -> keras.Optimizer:
     """Return Adam, clipped by the global norm.
 
     Keras adds epsilon to the root of the *uncorrected* second moment, torch to the corrected one.
     """
     import keras
 
-    return keras.optimizers.Adam(learning_rate, epsilon=epsilon, global_clipnorm=_finite(max_grad_norm))
+    clipnorm = _finite(max_grad_norm)
+    return keras.optimizers.Adam(learning_rate, beta_1=beta_1, epsilon=epsilon, global_clipnorm=clipnorm)
 
 
 def rmsprop(learning_rate: float, max_grad_norm: float | None) -> keras.Optimizer:

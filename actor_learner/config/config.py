@@ -135,7 +135,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             `al.JaxEnv`, "jax:module:name", or an id of gymnax:, brax:, playground:, jumanji: or craftax:.
         env_kwargs: keyword arguments for the environment.
         algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, `Impala(...)`, `DQN(...)`, `QRDQN(...)`, `PQN(...)`,
-            `SAC(...)`, `TQC(...)`, `TD3(...)`, `BC(...)`, `IQL(...)`, or a dataclass of your own.
+            `SAC(...)`, `TQC(...)`, `CrossQ(...)`, `TD3(...)`, `BC(...)`, `IQL(...)`, or a dataclass of your own.
         total_steps: env steps to train for, over all environments; 0: none, with `offline_steps`.
         offline_steps: gradient steps on the rows of `init_buffer` before the first env step. They count as steps of the
             run for schedules, epochs and evaluations. `learning_starts` is then 0.

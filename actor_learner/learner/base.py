@@ -620,7 +620,8 @@ class Learner:
         self._place(self.network)
         if self._trainable is None:  # it wasn't built before
             self._begin()
-        names = contract.training_dependent_layers(self.network)
+        kinds = contract.BATCHES if self.algorithm.BATCH_STATISTICS else ()
+        names = contract.training_dependent_layers(self.network, kinds)
         self._warn_of_training_layers(names, ", so that learner and actors agree")
         if self.algorithm.COMPARES_DRAWS and (names := contract.drawing_layers(self.network, zeros)):
             warnings.warn(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -22,14 +22,14 @@ _TRIED_ROWS = 64
 """So many that some unit of a layer of ReLUs is active in one of them."""
 
 
-def make_critics(make: Any, spaces: Spaces, count: int, size: int, seed: int) -> list[keras.Model]:
+def make_critics(make: Any, spaces: Spaces, count: int, options: Mapping[str, Any], seed: int) -> list[keras.Model]:
     """Return so many critics. make: the user's function (observation_space, action_space); None: default ones.
 
-    size: the outputs of a default one. Raises ValueError for a function that fails, or returns anything else.
+    options: of default ones. Raises ValueError for a function that fails, or returns anything else.
     """
     of = spaces.observation_space, spaces.action_space
     if make is None:
-        return [default_critic(*of, outputs=size, seed=own) for own in critic_seeds(seed, count)]
+        return [default_critic(*of, **options, seed=own) for own in critic_seeds(seed, count)]
     if not callable(make):
         raise refusal("critics", "a function (observation_space, action_space) -> keras.Model", make)
     try:

@@ -23,6 +23,9 @@ from actor_learner.system.types import Nest, Tensor
 class TrainedModels:
     """The models of an off-policy algorithm, as its losses call them. `target`: by the slowly moving copy.
 
+    `training`: layers that normalize by batches do so, and their statistics move; only with the algorithm's
+    `BATCH_STATISTICS`.
+
     The copies are variables beside the models, which are called with them: so any model has a copy, a subclassed one
     too.
 
@@ -35,6 +38,7 @@ class TrainedModels:
         self, network: keras.Model, critics: Sequence[keras.Model], algorithm: OffPolicy, spaces: Spaces
     ) -> None:
         self.network, self.critics = network, list(critics)
+        self.batches = contract.BATCHES if algorithm.BATCH_STATISTICS else ()
         self.critic_size = algorithm.critic_size
         self._leaves = spaces.action.leaves
         self.bounded = all(leaf.is_bounded_box for leaf in self._leaves)
@@ -81,14 +85,22 @@ class TrainedModels:
         """Return whether a group is a variable of the algorithm's own, rather than a model."""
         return group in self.variables or isinstance(self.own.get(group), keras.Variable)
 
-    def outputs(self, observation: Nest, *, target: bool = False) -> Mapping[str, Tensor]:
+    @property
+    def batch_statistics(self) -> list[keras.Variable]:
+        """The statistics of layers that normalize by batches, where losses move them."""
+        models = (self.network, *self.critics)
+        layers = (layer for model in models for layer in contract.all_layers(model) if isinstance(layer, self.batches))
+        return [one for layer in layers for one in layer.non_trainable_variables]
+
+    def outputs(self, observation: Nest, *, target: bool = False, training: bool = False) -> Mapping[str, Tensor]:
         """Return the network's outputs, `[M, ...]` each."""
-        with self._weights(self.network, target):
+        kinds = self.batches if training else ()
+        with self._weights(self.network, target), contract.in_training(self.network, kinds):
             return contract.call_network(self.network, observation)
 
-    def parameters(self, observation: Nest, *, target: bool = False) -> Tensor:
+    def parameters(self, observation: Nest, *, target: bool = False, training: bool = False) -> Tensor:
         """Return the `parameters [M, P]` of `outputs`."""
-        return self.outputs(observation, target=target)["parameters"]
+        return self.outputs(observation, target=target, training=training)["parameters"]
 
     def log_prob(self, parameters: Tensor, action: Nest, mask: Tensor | None = None) -> Tensor:
         """Return the log-probability `[M]` of a trajectory's actions. mask: allowed choices; None: all are."""
@@ -122,18 +134,22 @@ class TrainedModels:
         scaled = (action - centre) / half
         return ops.clip(scaled, -1.0, 1.0) if clipped else scaled
 
-    def critic_outputs(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
+    def critic_outputs(
+        self, observation: Nest, action: Tensor, *, target: bool = False, training: bool = False
+    ) -> Tensor:
         """Return what each critic gives for an action, `[critics, M, critic_size]`."""
-        found = []
+        found, kinds = [], contract.NOISE + (self.batches if training else ())
         for critic in self.critics:
-            with self._weights(critic, target), contract.with_noise(critic):
+            with self._weights(critic, target), contract.in_training(critic, kinds):
                 output = self.call_critic(critic, observation, action)
             found.append(ops.reshape(ops.cast(output, "float32"), (-1, self.critic_size)))
         return ops.stack(found)
 
-    def critic_values(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
+    def critic_values(
+        self, observation: Nest, action: Tensor, *, target: bool = False, training: bool = False
+    ) -> Tensor:
         """Return the value of an action by each critic, the mean of its outputs, `[critics, M]`."""
-        outputs = self.critic_outputs(observation, action, target=target)
+        outputs = self.critic_outputs(observation, action, target=target, training=training)
         return ops.squeeze(outputs, -1) if self.critic_size == 1 else ops.mean(outputs, axis=-1)
 
     def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -90,7 +90,8 @@ class ReplayLearner(Learner):
             raise refusal("compute_reward", f"None for {kind} without `hindsight`", self.compute_reward)
         algorithm.check_action_space(self.spaces.action)
         with self._on_device():
-            self.critics = make_critics(critics, self.spaces, algorithm.num_critics, algorithm.critic_size, self._seed)
+            options = algorithm.critic_options
+            self.critics = make_critics(critics, self.spaces, algorithm.num_critics, options, self._seed)
             if network.built:
                 self._check_further_outputs()
         for critic in self.critics:
@@ -476,8 +477,12 @@ class ReplayLearner(Learner):
             models = TrainedModels(network, self.critics, self.algorithm, self.spaces)
             for critic in self.critics:
                 check_critic(models, critic, zeros)
-                names = contract.training_dependent_layers(critic, noisy=True)
+                names = contract.training_dependent_layers(critic, contract.NOISE + models.batches)
                 self._warn_of_training_layers(names, f", in critic {critic.name!r}")
+                if models.batches and not any(isinstance(one, models.batches) for one in contract.all_layers(critic)):
+                    kind = f"{type(self.algorithm).__name__} needs critics with layers that normalize by batches, such "
+                    expected = f"{kind}as al.BatchRenormalization; those of SAC and others have none"
+                    raise ValueError(f"{expected}. Received: {critic.name!r}")
             check_own_weights(network, self.critics)
             self._optimizers = {NETWORK: self.optimizer}
             for group in self.algorithm.groups():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -44,6 +45,7 @@ class ReplayUpdate(Steps):
         super().__init__(algorithm, optimizers[NETWORK])
         self._models, self._optimizers = models, dict(optimizers)
         self._own = [variable for part in models.own.values() for variable in variables(part)]
+        self._statistics = [*self._own, *models.batch_statistics]
         self._steps = keras.Variable(gradient_steps, dtype="int", trainable=False, name="gradient_steps")
         self.every: dict[str, int] = {}
         """Of metrics of groups that aren't stepped each time: the gradient steps from one of the group's to its next.
@@ -79,7 +81,7 @@ class ReplayUpdate(Steps):
             "weights": have_finite_squares([variable.value for variable in trained]),
             "optimizer": all_finite([variable.value for variable in optimizers]),
             "targets": all_finite([variable.value for variable in self._models.targets]),
-            **({"statistics": all_finite([one.value for one in self._own])} if self._own else {}),
+            **({"statistics": all_finite([one.value for one in self._statistics])} if self._statistics else {}),
             "outputs": all_finite([self._models.parameters(observation)]),
         }
         return *self._end(before, metrics, {}, ops.isfinite(vector(metrics)), parts), errors
@@ -119,10 +121,8 @@ class ReplayUpdate(Steps):
         """Step each group's optimizer once, then move the targets. Returns metrics and the errors `[M]`."""
         metrics: dict[str, Tensor] = {}
         self._steps.assign(self._steps.value + 1)
-        for group in algorithm.groups():
-            of_group, outputs = self._step_group(algorithm, group, minibatch)
-            metrics |= of_group
-            minibatch |= {name: ops.stop_gradient(value) for name, value in outputs.items()}
+        for every, groups in itertools.groupby(algorithm.groups(), key=lambda group: group.every):
+            metrics |= self._step_groups(algorithm, list(groups), every, minibatch)
         if (every := algorithm.moves_every) == 1:
             self._models.move_targets(algorithm.tau)
         elif every is not None:
@@ -137,40 +137,55 @@ class ReplayUpdate(Steps):
     def _step_group(
         self, algorithm: OffPolicy, group: LossGroup, minibatch: dict[str, Nest]
     ) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
-        """Step a group's optimizer, where it is due. Returns metrics, and the outputs for later groups."""
+        """Step a group's optimizer. Returns metrics, and the outputs for later groups."""
 
-        def step(minibatch: dict[str, Nest]) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
-            def loss() -> tuple[Tensor, tuple[dict[str, Tensor], dict[str, Tensor]]]:
-                of_group = group.loss(self._models, minibatch)
-                own = [one for name, one in self._models.own.items() if name == group.name]
-                models = {NETWORK: [self._models.network], CRITICS: self._models.critics}.get(group.name, own)
-                extra = [ops.sum(ops.stack(model.losses)) for model in models if getattr(model, "losses", ())]
-                value = check_scalar(f"loss of {group.name}", of_group.value)
-                return sum(extra, value), (dict(of_group.metrics), dict(of_group.outputs))
+        def loss() -> tuple[Tensor, tuple[dict[str, Tensor], dict[str, Tensor]]]:
+            of_group = group.loss(self._models, minibatch)
+            own = [one for name, one in self._models.own.items() if name == group.name]
+            models = {NETWORK: [self._models.network], CRITICS: self._models.critics}.get(group.name, own)
+            extra = [ops.sum(ops.stack(model.losses)) for model in models if getattr(model, "losses", ())]
+            value = check_scalar(f"loss of {group.name}", of_group.value)
+            return sum(extra, value), (dict(of_group.metrics), dict(of_group.outputs))
 
-            stepped = self._models.trained(group.name)
-            gradients, (metrics, outputs) = backend.gradients(loss, stepped, self.state)
-            if algorithm.max_grad_norm is not None or algorithm.clones_optimizer:
-                name = "gradient_norm" if group.name == NETWORK else f"{group.name}_gradient_norm"
-                metrics[name] = backend.global_norm([gradient for gradient in gradients if gradient is not None])
-            apply_gradients(self._optimizers[group.name], gradients, stepped)
-            return metrics, outputs
+        stepped = self._models.trained(group.name)
+        gradients, (metrics, outputs) = backend.gradients(loss, stepped, self.state)
+        if algorithm.max_grad_norm is not None or algorithm.clones_optimizer:
+            name = "gradient_norm" if group.name == NETWORK else f"{group.name}_gradient_norm"
+            metrics[name] = backend.global_norm([gradient for gradient in gradients if gradient is not None])
+        apply_gradients(self._optimizers[group.name], gradients, stepped)
+        return metrics, outputs
 
-        if group.every == 1:
+    def _step_groups(
+        self, algorithm: OffPolicy, groups: Sequence[LossGroup], every: int, minibatch: dict[str, Nest]
+    ) -> dict[str, Tensor]:
+        """Step groups that are due together, where they are due. Returns metrics.
+
+        Each group's outputs join the minibatch, but for those of groups that may be left out.
+        """
+
+        def step(minibatch: dict[str, Nest]) -> dict[str, Tensor]:
+            metrics: dict[str, Tensor] = {}
+            for group in groups:
+                of_group, outputs = self._step_group(algorithm, group, minibatch)
+                metrics |= of_group
+                minibatch |= {name: ops.stop_gradient(value) for name, value in outputs.items()}
+            return metrics
+
+        if every == 1:
             return step(minibatch)
         names: list[str] = []  # the whole step is left out: an optimizer with momentum moves on gradients of 0, too
 
         def probe(minibatch: dict[str, Nest]) -> None:
-            names.extend(sorted(step(minibatch)[0]))
+            names.extend(sorted(step(dict(minibatch))))
 
         def due() -> Tensor:
-            return vector(step(minibatch)[0], names)
+            return vector(step(dict(minibatch)), names)
 
         backend.trace_once(probe, minibatch)
-        is_due = ops.equal(self._steps.value % group.every, 0)
+        is_due = ops.equal(self._steps.value % every, 0)
         values = backend.choose(is_due, due, lambda: ops.zeros((len(names),), "float32"), self.state)
-        self.every |= dict.fromkeys(names, group.every)
-        return {name: values[index] for index, name in enumerate(names)}, {}
+        self.every |= dict.fromkeys(names, every)
+        return {name: values[index] for index, name in enumerate(names)}
 
     def _metric_names(self, rows: Mapping[str, Nest]) -> list[str]:
         """Return the names of the metrics, found by tracing a step in a graph that is thrown away."""

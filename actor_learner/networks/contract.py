@@ -38,7 +38,9 @@ from actor_learner.spaces.structure import MASK_KEY, OWN_KEY, Structure, drop_ma
 from actor_learner.system.fields import refusal
 from actor_learner.system.types import Nest, Tensor
 
-_NOISE = (AlphaDropout, Dropout, GaussianDropout, GaussianNoise)
+NOISE = (AlphaDropout, Dropout, GaussianDropout, GaussianNoise)
+BATCHES = (BatchNormalization,)
+"""Layers that normalize by the batch in training, and then move their statistics."""
 
 CHECKED_ROWS = 2  # of the batch that a network is checked with: not 1, which could be the size of another axis
 
@@ -313,34 +315,34 @@ def _describe(observation: Nest) -> str:
     return ", ".join(f"{name} {tuple(leaf.shape[1:])} {leaf.dtype}" for name, leaf in leaves.items())
 
 
-def training_dependent_layers(model: keras.Model, *, noisy: bool = False) -> list[str]:
+def training_dependent_layers(model: keras.Model, kinds: tuple[type[Any], ...] = ()) -> list[str]:
     """Return the names of the layers of Keras that would behave differently in training.
 
-    noisy: True if the model is called in `with_noise`.
+    kinds: those that `in_training` lets act as in training.
     """
-    layers = [layer for layer in all_layers(model) if not (noisy and isinstance(layer, _NOISE))]
+    layers = [layer for layer in all_layers(model) if not isinstance(layer, kinds)]
     return [layer.name for layer in layers if _depends_on_training(layer)]
 
 
 def _depends_on_training(layer: keras.layers.Layer) -> bool:
-    if isinstance(layer, (BatchNormalization, SpectralNormalization)):
+    if isinstance(layer, (*BATCHES, SpectralNormalization)):
         return True
-    if not (isinstance(layer, _NOISE) or type(layer).__module__.startswith("keras.")):
+    if not (isinstance(layer, NOISE) or type(layer).__module__.startswith("keras.")):
         return False
     rates = [getattr(layer, name) for name in ("dropout", "recurrent_dropout") if hasattr(layer, name)]
     return bool(layer._seed_generators) and (not rates or any(rates))
 
 
 @contextlib.contextmanager
-def with_noise(model: keras.Model) -> Iterator[None]:
-    """Let dropout and noise layers act as in training while entered; all others act as they are called."""
+def in_training(model: keras.Model, kinds: tuple[type[Any], ...]) -> Iterator[None]:
+    """Let layers of some kinds act as in training while entered; all others act as they are called."""
 
-    def in_training(call: Callable[..., Any]) -> Callable[..., Any]:
+    def training(call: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *arguments, **options: call(*arguments, **{**options, "training": True})
 
-    found = [layer for layer in all_layers(model) if isinstance(layer, _NOISE)]
+    found = [layer for layer in all_layers(model) if isinstance(layer, kinds)]
     for layer in found:
-        layer.call = in_training(layer.call)
+        layer.call = training(layer.call)
     try:
         yield
     finally:

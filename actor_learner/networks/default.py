@@ -28,6 +28,7 @@ from actor_learner.networks.images import (
 )
 from actor_learner.networks.layers import (
     ActionDistribution,
+    BatchRenormalization,
     LogStd,
     ObservationNormalization,
     OneHot,
@@ -70,6 +71,7 @@ def default_network(
     bounded_mean: bool = False,
     epsilon_ladder: float = 0.0,
     layer_norm: bool = False,
+    batch_norm: bool = False,
     value_only: Sequence[str] = (),
     seed: int = 0,
 ) -> keras.Model:
@@ -80,7 +82,8 @@ def default_network(
 
     With `memory` ("lstm", "gru" or "attention") the trunk is shared, too, and a memory of `memory_size` units follows.
 
-    With `layer_norm`, each hidden layer and convolution is normalized before its activation.
+    With `layer_norm`, each hidden layer and convolution is normalized before its activation. With `batch_norm`, the
+    input of an MLP, and its hidden layers after their activation, are normalized by batches, as in CrossQ.
 
     Initialization is orthogonal as in SB3 (gain sqrt 2; policy head 0.01, value head 1). With `orthogonal_init=False`
     it is uniform +-1 / sqrt(fan in) as in torch. Biases are 0.
@@ -112,7 +115,7 @@ def default_network(
     check_count("quantiles", quantiles, optional=True)
     if memory == "attention":
         check_heads("memory_size", memory_size)
-    sizes = hidden_sizes, activation, orthogonal_init, image_network, channel_axis, layer_norm, seed
+    sizes = hidden_sizes, activation, orthogonal_init, image_network, channel_axis, layer_norm, batch_norm, seed
     build = _Builder(observation_space, *sizes, value_only)
     if memory is not None:
         build.warn_of_stacks(memory)
@@ -165,6 +168,7 @@ def default_critic(
     normalize_observation: bool = False,
     channel_axis: int | None = None,
     layer_norm: bool = False,
+    batch_norm: bool = False,
     outputs: int = 1,
     seed: int = 0,
 ) -> keras.Model:
@@ -175,7 +179,7 @@ def default_critic(
     `default_network`.
     """
     size = sum(math.prod(leaf.shape) for leaf in spaces.action_structure(action_space).leaves)
-    sizes = hidden_sizes, activation, orthogonal_init, image_network, channel_axis, layer_norm, seed
+    sizes = hidden_sizes, activation, orthogonal_init, image_network, channel_axis, layer_norm, batch_norm, seed
     build = _Builder(observation_space, *sizes)
     action = keras.Input((size,), name="action_input")
     joined = build.join([*build.features(normalize_observation), action], "observation_and_action")
@@ -265,6 +269,7 @@ class _Builder:
         image_network: str,
         channel_axis: int | None,
         layer_norm: bool,
+        batch_norm: bool,
         seed: int,
         value_only: Sequence[str] = (),
     ) -> None:
@@ -278,7 +283,7 @@ class _Builder:
         self.inputs = _inputs(structure)
         self._images = [is_image(leaf.space, image_network, channel_axis) for leaf in structure.leaves]
         self._image_options = image_network, channel_axis, layer_norm
-        self._layer_norm = layer_norm
+        self._layer_norm, self._batch_norm = layer_norm, batch_norm
         self._hidden_sizes, self._activation = hidden_sizes, activation
         self._orthogonal = orthogonal
         self._seeds = iter(np.random.SeedSequence(seed).generate_state(4096))
@@ -304,11 +309,16 @@ class _Builder:
         return self.dense(x, size, gain, name, dtype="float32")
 
     def mlp(self, x: Tensor, name: str) -> Tensor:
+        x = self.batches(x, f"{name}_input")
         for index, size in enumerate(self._hidden_sizes):
             options = {"name": self.name(f"{name}_hidden_{index + 1}"), "activation": self._activation}
             dense = layers.Dense(size, kernel_initializer=self.initializer(math.sqrt(2)), **options)
-            x = apply_layer(dense, x, layer_norm=self._layer_norm)
+            x = self.batches(apply_layer(dense, x, layer_norm=self._layer_norm), dense.name)
         return x
+
+    def batches(self, x: Tensor, name: str) -> Tensor:
+        """Return `x`, normalized by batches if asked for."""
+        return BatchRenormalization(name=self.name(f"{name}_batch_norm"))(x) if self._batch_norm else x
 
     def join(self, columns: Sequence[Tensor], name: str, **options: Any) -> Tensor:
         return columns[0] if len(columns) == 1 else layers.Concatenate(name=self.name(name), **options)(columns)

@@ -22,6 +22,7 @@ from actor_learner.system.types import Array, Tensor
 
 _CLIP = 10.0
 _EPSILON = 1e-8
+_MAX_RATIO, _MAX_DISTANCE = 3.0, 5.0
 _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 
 
@@ -87,6 +88,53 @@ def merge_statistics(running: Sequence[Tensor], batch: Sequence[Tensor]) -> tupl
     sum_of_squares = variance * count + batch_sum_of_squares + ops.square(difference) * (count * added / total)
     empty = added == 0.0
     return ops.where(empty, mean, merged_mean), ops.where(empty, variance, sum_of_squares / total), count + added
+
+
+@keras.saving.register_keras_serializable(package="actor_learner")
+class BatchRenormalization(layers.BatchNormalization):  # type: ignore[misc]
+    """Batch normalization that comes to use its running statistics in training, too (arXiv:1702.03275).
+
+    In inference mode it is Keras's `BatchNormalization`. In training mode, statistics are the batch's for `warm_up`
+    calls. After these, the batch's are corrected to the running ones: their ratio is at most 3, and their distance 5
+    standard deviations. These and the defaults are CrossQ's (arXiv:1902.05605). Keras's own `renorm` has no warm-up.
+
+    Args:
+        warm_up: Calls in training mode before corrections begin.
+        momentum, epsilon: As in `BatchNormalization`, whose other arguments it takes, too.
+    """
+
+    def __init__(self, warm_up: int = 100_000, momentum: float = 0.99, epsilon: float = 1e-3, **kwargs: Any) -> None:
+        super().__init__(momentum=momentum, epsilon=epsilon, **kwargs)
+        self.warm_up = warm_up
+
+    def build(self, input_shape: Any) -> None:
+        super().build(input_shape)
+        self.count = self.add_weight(
+            name="count", shape=(), initializer="zeros", trainable=False, dtype="float32", autocast=False
+        )
+
+    def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor | None = None) -> Tensor:
+        if not (training and self.trainable):
+            return super().call(inputs, training=False)
+        rows = ops.cast(inputs, "float32")
+        mean, variance = ops.moments(rows, axes=self._reduction_axes, keepdims=False)
+        std, running_std = ops.sqrt(variance + self.epsilon), ops.sqrt(self.moving_variance + self.epsilon)
+        is_warm = self.count.value >= self.warm_up
+        ratio = ops.where(is_warm, ops.clip(std / running_std, 1 / _MAX_RATIO, _MAX_RATIO), 1.0)
+        distance = (mean - self.moving_mean) / running_std
+        distance = ops.where(is_warm, ops.clip(distance, -_MAX_DISTANCE, _MAX_DISTANCE), 0.0)
+        scale, shift = ops.stop_gradient(ratio) / std, ops.stop_gradient(distance)
+        if self.scale:
+            scale, shift = scale * self.gamma, shift * self.gamma
+        if self.center:
+            shift = shift + self.beta
+        for running, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            running.assign(self.momentum * running.value + (1.0 - self.momentum) * ops.stop_gradient(new))
+        self.count.assign(self.count.value + 1.0)
+        return ops.cast((rows - mean) * scale + shift, self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "warm_up": self.warm_up}
 
 
 @keras.saving.register_keras_serializable(package="actor_learner")

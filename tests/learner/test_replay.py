@@ -324,6 +324,7 @@ def trained(without_xla):
     makers["noisy critics"] = sac_of_one_step
     makers["qrdqn"] = lambda: al.QRDQN(**OFTEN, prioritized=True, quantiles=5)
     makers["tqc"] = lambda: al.TQC(**OFTEN, quantiles=5, num_critics=3)
+    makers["crossq"] = lambda: al.CrossQ(**{**OFTEN, "updates_per_step": 1 / 32}, critic_units=8)
 
     @functools.cache
     def learner_of(name):
@@ -352,6 +353,7 @@ KINDS = [
     "sac",
     "noisy critics",
     "qrdqn",
+    "crossq",
     *(pytest.param(name, marks=pytest.mark.thorough) for name in ("td3", "tqc")),
 ]
 

@@ -104,6 +104,7 @@ CASES = {
     "td3": case(lambda: al.TD3(**OFTEN), PLANE),
     "iql": case(lambda: al.IQL(**OFTEN), PLANE),
     "tqc": case(lambda: al.TQC(**OFTEN, num_critics=3), PLANE, updates=1),
+    "crossq": case(lambda: al.CrossQ(**OFTEN, critic_units=16), PLANE),
     "images": case(
         lambda: al.PPO(minibatch_size=None, epochs=1, optimizer=keras.optimizers.SGD(0.01)),
         Discrete(6),

@@ -8,6 +8,7 @@ from gymnasium.spaces import Box, Discrete
 from keras import layers, ops
 
 from actor_learner.networks import contract
+from actor_learner.networks.layers import BatchRenormalization
 from actor_learner.policy.export.verify import draw_leaf
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.spaces import Spaces
@@ -187,6 +188,7 @@ VECTOR_NETWORKS = {
     "layer normalization": lambda: vector_network(layers.Dense(16, "tanh"), layers.LayerNormalization()),
     "batch normalization after dense": lambda: vector_network(layers.Dense(16), layers.BatchNormalization()),
     "batch normalization before dense": lambda: vector_network(layers.BatchNormalization(), layers.Dense(8)),
+    "batch renormalization": lambda: vector_network(BatchRenormalization(), layers.Dense(8), BatchRenormalization()),
     "gru cell": lambda: vector_network(OneCell(layers.GRUCell(7))),
     "lstm cell": lambda: vector_network(OneCell(layers.LSTMCell(7))),
     "lstm over a sequence": lambda: vector_network(layers.Reshape((3, 2)), layers.LSTM(5)),

@@ -47,7 +47,8 @@ class LossGroup(NamedTuple):
         loss: A pure function of the models and of a minibatch: the fields of `Minibatches` but `indices`, `[M, ...]`
             each; `noise`, of which `OffPolicy.noise` gives a part by its name; and the `outputs` of the groups before
             this one.
-        every: Gradient steps from one of this group's to its next.
+        every: Gradient steps from one of this group's to its next. Groups with the same number that follow each other
+            are stepped together; no others have the outputs of groups that may be left out.
     """
 
     name: str
@@ -116,6 +117,9 @@ class OffPolicy(Hyperparameters):
         check_clip_reward(self.clip_reward)
         check_choice("hindsight", self.hindsight, (None, *HINDSIGHT))
         check_number("hindsight_goals", self.hindsight_goals, above=0)
+        if self.BATCH_STATISTICS and self.minibatch_size == 1:
+            expected = f"above 1 for {type(self).__name__}, which normalizes by minibatches"
+            raise refusal("minibatch_size", expected, self.minibatch_size)
         if self.hindsight is not None and self.n_step != 1:
             raise refusal("n_step", "1 with `hindsight`, which computes the reward of a single step", self.n_step)
         if self.hindsight is not None and self.priority_exponent is not None:
@@ -217,6 +221,11 @@ class OffPolicy(Hyperparameters):
     def critic_size(self) -> int:
         """The numbers that a critic returns for a row."""
         return 1
+
+    @property
+    def critic_options(self) -> Mapping[str, Any]:
+        """The options of `default_critic` that this algorithm chooses."""
+        return {"outputs": self.critic_size}
 
     def further_outputs(self, action: Any) -> Mapping[str, tuple[int, ...]]:
         """Return the shapes, for one row, of the outputs that losses need of a network beside `parameters`.

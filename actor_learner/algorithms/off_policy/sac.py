@@ -95,14 +95,18 @@ class SAC(OffPolicy):
         from keras import ops
 
         action, log_prob, ent_coef = self.next_action(models, minibatch)
-        following = models.critic_values(minibatch["next_observation"], action, target=True)
+        values, following = self._values(models, minibatch, action)
         value = ops.min(following, axis=0) - ent_coef * log_prob
         target = ops.stop_gradient(minibatch["reward"] + minibatch["discount"] * value)
-        values = models.critic_values(minibatch["observation"], models.scaled(minibatch["action"]))
         error = target - values
         loss = 0.5 * ops.sum(ops.mean(minibatch["weight"] * ops.square(error), axis=-1))
         metrics = {"critic_loss": loss, "q_value": ops.mean(values), "ent_coef": ent_coef}
         return Loss(loss, metrics, {"error": ops.mean(error, axis=0), "ent_coef": ent_coef})
+
+    def _values(self, models: Models, minibatch: Mapping[str, Tensor], next_action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the values of the rows' actions, and the targets' values of the next ones, `[critics, M]` each."""
+        following = models.critic_values(minibatch["next_observation"], next_action, target=True)
+        return models.critic_values(minibatch["observation"], models.scaled(minibatch["action"])), following
 
     def next_action(self, models: Models, minibatch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return new actions for the next observations, `[M, d]`, their log-density `[M]`, and the entropy's weight."""
@@ -119,7 +123,8 @@ class SAC(OffPolicy):
         from keras import ops
 
         observation = minibatch["observation"]
-        action, log_prob = models.sample(models.parameters(observation), self.noise(minibatch, "action"))
+        noise = self.noise(minibatch, "action")
+        action, log_prob = models.sample(models.parameters(observation, training=True), noise)
         value = self.joint_value(models.critic_values(observation, action))
         loss = ops.mean(minibatch["ent_coef"] * log_prob - value)
         return Loss(loss, {"policy_loss": loss, "entropy": -ops.mean(log_prob)}, {"log_prob": log_prob})
