@@ -190,7 +190,7 @@ def _make_network(
             print(described)
         action = structure.action_structure(action_space)
         config.algorithm.check_action_space(action)
-        options |= {"value_only": config.value_only, **config.algorithm.network_options(action)}
+        options |= {"value_only": config.value_only(observation_space), **config.algorithm.network_options(action)}
         with building_in(config.precision):
             network = default_network(observation_space, action_space, **options, seed=config.seed)
         return _beginning(config, network)

@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Dict
 
 import actor_learner as al
 from actor_learner.networks.contract import call_network
+from actor_learner.runs.checkpoints import learner_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_xla")]
 ROWS = 1_000
@@ -105,7 +106,7 @@ def test_a_run_goes_on_and_its_value_or_critics_see_everything(run, config):
     assert al.load_policy(run.run_dir).observation_space == OWN_SPACE
     action = np.zeros((ROWS, 1), np.float32)
     if isinstance(config.algorithm, al.SAC):
-        critic = al.Learner.load(run.run_dir / "checkpoints" / "latest").critics[0]
+        critic = al.Learner.load(learner_folder(run.run_dir)).critics[0]
         values = [np.asarray(critic((seen, action))) for seen in (SEEN, OTHER)]
     else:
         values = [np.asarray(call_network(result.network, seen)["value"]) for seen in (SEEN, OTHER)]
@@ -177,6 +178,22 @@ def test_what_the_policy_would_see_and_what_it_would_not_is_one_line(env, networ
 def test_settings_that_exclude_entries_for_the_value(changes, message):
     with pytest.raises(ValueError, match=message):
         al.TrainConfig(**{**SHORT, **changes})
+
+
+@pytest.mark.parametrize(
+    ("network", "keys", "names"),
+    [
+        (None, None, ["joints", "sim"]),
+        (None, (), ["joints", "privileged_state", "sim"]),
+        (al.default_network, None, ["joints", "privileged_state", "sim"]),  # as networks of earlier versions do
+    ],
+)
+def test_a_privileged_state_is_the_values_unless_the_network_or_the_caller_says_otherwise(network, keys, names):
+    with al.ActorPool(Arm, network, value_keys=keys, **POOL) as actors:
+        assert sorted(actors.policy_space) == names
+        assert sorted(actors.collect().observation) == ["joints", "privileged_state", "sim"]
+        part = al.Policy.from_network(actors.policy_network, Arm.action_space, observation_space=actors.policy_space)
+        np.testing.assert_array_equal(part.act(SEEN), al.Policy(actors.exported).act(SEEN))
 
 
 def test_a_policy_with_memory_has_no_such_entries():

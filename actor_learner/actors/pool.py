@@ -165,7 +165,7 @@ class ActorPool:
         envs_see_gpu: bool = False,
         self_play: SelfPlay | Mapping[str, Any] | bool | None = None,
         centralized_value: bool = False,
-        value_keys: Sequence[str] = (),
+        value_keys: Sequence[str] | None = None,
         policies: Mapping[str, Any] | Sequence[str] | None = None,
         policy_of: Mapping[str, str] | Callable[[Any], str] | None = None,
         logs_dir: str | Path | None = None,
@@ -281,7 +281,7 @@ class ActorPool:
             name: _build_network(given[name], own, settings, backend, seed_of(settings.seed, number))
             for number, (name, own) in enumerate(spaces.items())
         }
-        parts = {name: _policy_part(networks[name], spaces[name], own) for name, own in policy_spaces.items()}
+        parts = {name: _policy_part(networks[name], spaces[name], own, settings) for name, own in policy_spaces.items()}
         exported: dict[str, ExportedPolicy] = {}
         step = None
         with backend.device(backend.resolve_device(settings.device)):
@@ -624,22 +624,27 @@ def _build_network(network: Any, spaces: Spaces, settings: PoolSettings, backend
             network = network(spaces.observation_space, spaces.action_space)
     with backend.device(backend.resolve_device(settings.device)):
         if network is None:
-            options: dict[str, Any] = {"value_only": settings.value_only, "seed": seed}
+            options: dict[str, Any] = {"value_only": settings.value_only(spaces.observation_space), "seed": seed}
             network = default_network(spaces.observation_space, spaces.action_space, **options)
         check_network(network, spaces)
     return network
 
 
-def _policy_part(network: keras.Model, spaces: Spaces, own: Any) -> tuple[keras.Model, Any]:
+def _policy_part(network: keras.Model, spaces: Spaces, own: Any, settings: PoolSettings) -> tuple[keras.Model, Any]:
     """Return the part of a network that acts without the entries for the value alone, and the space that it takes.
 
-    own: the space without these.
+    own: the space without these. A network of one's own, or of an earlier run, may read those that nobody named.
     """
     if own is spaces.observation_space:
         return network, own
     from actor_learner.networks.contract import policy_part
 
-    return policy_part(network, observation_structure(own)), own
+    try:
+        return policy_part(network, observation_structure(own)), own
+    except ValueError:
+        if settings.value_keys is not None or settings.centralized_value:
+            raise
+        return network, spaces.observation_space
 
 
 def _taken(episodes: dict[str, Array], kept: Sequence[str]) -> Array:

@@ -70,7 +70,8 @@ class QLearning(Hyperparameters):
             )
 
     def network_options(self, action: Any) -> dict[str, Any]:
-        return {"distribution": "greedy", "dueling": self.dueling, "epsilon_ladder": self.epsilon_ladder}
+        options = {"distribution": "greedy", "dueling": self.dueling, "epsilon_ladder": self.epsilon_ladder}
+        return {**options, "value_only": ()}  # the policy is the values
 
     def epsilon(self, env_steps: int, progress_remaining: float) -> float:
         passed = 1.0 - progress_remaining

@@ -22,7 +22,8 @@ from actor_learner.config.pool_checks import (
 )
 from actor_learner.config.references import importable_name
 from actor_learner.config.self_play import RESULT_KEYS, SelfPlay, check_self_play
-from actor_learner.spaces.structure import OWN_KEY, VALUE_KEYS, without
+from actor_learner.spaces.kinds import Dict
+from actor_learner.spaces.structure import OWN_KEY, PRIVILEGED_KEY, VALUE_KEYS, without
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import refusal
 
@@ -171,7 +172,9 @@ def _info_keys(name: str, value: Any) -> tuple[str, ...]:
     return keys
 
 
-def _value_keys(name: str, value: Any) -> tuple[str, ...]:
+def _value_keys(name: str, value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
     keys = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
     if not all(key and isinstance(key, str) for key in keys) or len(set(keys)) < len(keys):
         raise refusal(name, "different entries of a Dict observation, such as ('privileged', 'a/b')", value)
@@ -219,7 +222,7 @@ class PoolSettings:
             the value. In Python, observations are {"observation": the agent's own, "agent": its number, "state": ...}.
         value_keys: entries of a Dict observation that only the value, or the critics, see, nested ones by path ("a/b"):
             what a simulator knows and a robot doesn't measure. The policy acts without them, is saved without them, and
-            drops them where they are given.
+            drops them where they are given. None: an entry "privileged_state", which a network of one's own may read.
         policies: several policies that play the agents of Parallel games: a TOML file with a table of settings for
             each, of which `agents` names the agents that it plays. None: one policy. In Python {name:
             PolicyConfig(...)}; a pool also takes their names alone.
@@ -281,7 +284,7 @@ class PoolSettings:
         None, "environment", check=check_self_play, metavar="SETTING=VALUE,...", const=""
     )
     centralized_value: bool = flag(False, "environment")
-    value_keys: tuple[str, ...] = setting((), "environment", check=_value_keys)
+    value_keys: tuple[str, ...] | None = setting(None, "environment", check=_value_keys)
     policies: Mapping[str, PolicyConfig] | None = setting(
         None, "environment", check=check_policies, metavar="FILE.toml"
     )
@@ -385,17 +388,23 @@ class PoolSettings:
             received = "acting='device'"
             raise ValueError(f"`policies` act in the actors; leave out `acting`. Received: {received}")
 
-    @property
-    def value_only(self) -> tuple[str, ...]:
+    def value_only(self, observation_space: Any) -> tuple[str, ...]:
         """Return the entries of observations that are for the value alone."""
         if not self.centralized_value:
+            return self._own_value_only(observation_space)
+        own = self._own_value_only(observation_space[OWN_KEY])
+        return (*VALUE_KEYS, *(f"{OWN_KEY}/{key}" for key in own))
+
+    def _own_value_only(self, space: Any) -> tuple[str, ...]:
+        if self.value_keys is not None:
             return self.value_keys
-        return (*VALUE_KEYS, *(f"{OWN_KEY}/{key}" for key in self.value_keys))
+        has_more = isinstance(space, Dict) and PRIVILEGED_KEY in space.spaces and len(space.spaces) > 1
+        return (PRIVILEGED_KEY,) if has_more else ()
 
     def policy_space(self, observation_space: Any) -> Any:
         """Return the space of what the policy acts on. Raises ValueError for `value_keys` that don't leave one."""
         own = observation_space[OWN_KEY] if self.centralized_value else observation_space
-        return without(own, self.value_keys)
+        return without(own, self._own_value_only(own))
 
     @property
     def recorded_keys(self) -> tuple[str, ...]:

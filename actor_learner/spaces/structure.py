@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MASK_KEY = "action_mask"  # in a Dict observation or in `infos`
 OWN_KEY = "observation"  # in the Dict observation of an agent with a centralized value: what the agent sees
 AGENT_KEY, STATE_KEY = VALUE_KEYS = ("agent", "state")  # there, for the value alone: its number, the game's state
+PRIVILEGED_KEY = "privileged_state"  # what simulators of robots call what no robot measures
 
 _WRAPPERS = {
     "Text": "encode it as a MultiDiscrete in a Gymnasium wrapper",
