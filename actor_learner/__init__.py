@@ -35,6 +35,7 @@ _PUBLIC = {
     "policy.policy": "Policy load_policy",
     "replay.buffer": "Minibatches ReplayBuffer",
     "replay.hindsight": "Hindsight",
+    "seeds": "SeedResults train_seeds",
     "spaces.jax_env": "JaxEnv Step",
     "spaces.structure": "parameter_size",
     "spaces.trajectory": "Trajectory load_trajectory",
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from actor_learner.policy.policy import Policy as Policy, load_policy as load_policy
     from actor_learner.replay.buffer import Minibatches as Minibatches, ReplayBuffer as ReplayBuffer
     from actor_learner.replay.hindsight import Hindsight as Hindsight
+    from actor_learner.seeds import SeedResults as SeedResults, train_seeds as train_seeds
     from actor_learner.spaces.jax_env import JaxEnv as JaxEnv, Step as Step
     from actor_learner.spaces.structure import parameter_size as parameter_size
     from actor_learner.spaces.trajectory import Trajectory as Trajectory, load_trajectory as load_trajectory

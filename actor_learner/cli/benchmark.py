@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from actor_learner.cli.flags import add_config_flags, add_env, add_number, named_before
 from actor_learner.cli.output import one_line_warnings, origin, progress
 from actor_learner.cli.parser import parse
-from actor_learner.cli.train import prepare_process, train_config
+from actor_learner.cli.train import train_config
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NO_FILE
 from actor_learner.system import compile_cache
 from actor_learner.system.fields import check_count, check_seconds
-from actor_learner.system.keras_import import import_keras
+from actor_learner.system.keras_import import import_keras, prepare_process
 from actor_learner.system.signals import exiting_on_signals
 
 if TYPE_CHECKING:

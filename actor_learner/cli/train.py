@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import shlex
 import typing
 from collections.abc import Mapping, Sequence
@@ -24,8 +25,7 @@ from actor_learner.config.settings import names_of
 from actor_learner.runs import tensorboard
 from actor_learner.runs.recorded_config import provenance
 from actor_learner.system.installation import install_command, own_command
-from actor_learner.system.keras_import import freeze_what_is_imported, keras_backend
-from actor_learner.system.machine import learner_cores, suggest_threads
+from actor_learner.system.keras_import import keras_backend, prepare_process
 
 _GROUPS = ("run", "checkpoints", "environment", "actors", "faults", "algorithm")
 
@@ -38,8 +38,8 @@ USAGE = "actor-learner train [ENV] [--FLAG VALUE ...]"
 
 
 COMMON = (
-    *("algorithm", "total_steps", "seed", "device", "run_dir", "resume", "config"),
-    *("env_kwargs", "num_actors", "num_envs", "hidden_sizes", "normalize_observation"),
+    *("algorithm", "total_steps", "seed", "seeds", "device", "run_dir", "resume", "config"),
+    *("env_kwargs", "num_actors", "num_envs", "hidden_sizes"),
 )
 """What people change, beside the first of these that the algorithm has."""
 _COMMON_OF_ALGORITHMS = (
@@ -64,6 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     groups["run"].add_argument("--resume", metavar="RUN_DIR", help=resume)
     change = "with --resume, a hyperparameter to change from here on, such as learning_rate=1e-4; may be repeated"
     groups["run"].add_argument("--change", metavar="NAME=VALUE", action="append", default=[], help=change)
+    seeds = (
+        "train a run for each of these seeds, 0-4 or 0,3,7, and compare them; --resume with their folder goes on with "
+        "those that haven't finished"
+    )
+    groups["run"].add_argument("--seeds", metavar="N-N,N", type=_seeds, help=seeds)
+    parallel = "with --seeds, runs at a time, each with its share of the cores (default: 1)"
+    groups["run"].add_argument("--parallel", metavar="N", type=int, help=parallel)
     groups["run"].add_argument("--config", metavar="FILE", help=config)
     groups["run"].add_argument("--print-config", action="store_true", help=print_config)
     callback = (
@@ -87,6 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.print_config:
         print(config_toml(config), end="")
         return 0
+    if arguments.seeds is not None or arguments.parallel is not None or _is_of_seeds(arguments.resume):
+        return _train_seeds(arguments, config)
     if resume and _has_finished(config, change):
         return 0
     if not resume:
@@ -124,6 +133,48 @@ def _changed(words: Sequence[str], algorithm: type[Any]) -> dict[str, Any]:
         raise ValueError(f"A value of `--change` {error}") from error
 
 
+def _seeds(text: str) -> tuple[int, ...]:
+    """Return the numbers of "0-4" or "0,3,7"."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if match is None or int(match[1]) > int(match[2] or match[1]):
+            raise argparse.ArgumentTypeError(f"must be numbers or ranges, such as 0-4 or 0,3,7. Received: {text}")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(found)
+
+
+def _is_of_seeds(folder: str | None) -> bool:
+    from actor_learner.runs.directory import SEEDS_FILE
+
+    return folder is not None and (Path(folder) / SEEDS_FILE).is_file()
+
+
+def _train_seeds(arguments: argparse.Namespace, config: TrainConfig) -> int:
+    """Train runs of several seeds, and print their table. The exit code is 1 if one of them failed."""
+    from actor_learner.runs.directory import with_init_commit
+    from actor_learner.seeds import train_seeds
+
+    resume, given = arguments.resume is not None, vars(arguments)
+    if not resume and arguments.seeds is None:
+        raise ValueError(f"`--parallel` needs `--seeds`. Received: --parallel {arguments.parallel}")
+    for name in ("seed", "overwrite", "change", *(["seeds"] if resume else [])):
+        if given.get(name):
+            other = "--resume" if resume else "--seeds"
+            raise ValueError(f"`--{name}` can't be combined with `{other}` of several seeds. Received: --{name}")
+    if not resume:
+        config = with_init_commit(config)
+        _print_preset(arguments, config)
+    results = train_seeds(config, arguments.seeds, parallel=arguments.parallel or 1, resume=resume)
+    print(results.table())
+    if results.curve is not None:
+        print(f"The curve with its interval is in {results.curve}.")
+    if results.failures:
+        again = f"{shlex.quote(own_command())} train --resume {shlex.quote(str(results.run_dir))}"
+        print(f"{again} goes on with those that haven't finished.")
+    return 1 if results.failures else 0
+
+
 def _has_finished(config: TrainConfig, change: Mapping[str, Any]) -> bool:
     """Print where the run continues, and return whether it has finished. Raises ValueError if it can't be resumed."""
     from actor_learner.runs.resume import check_resume
@@ -137,13 +188,6 @@ def _has_finished(config: TrainConfig, change: Mapping[str, Any]) -> bool:
         where = "from the start" if start.checkpoint is None else f"after {start.state.env_steps:,} steps"
         print(f"The run continues {where}.")
     return start.finished
-
-
-def prepare_process(num_actors: int = 0, max_policy_lag: int = 0) -> None:
-    """Set the threads and the garbage collection, which can't change once TensorFlow has started."""
-    suggest_threads(learner_cores(num_actors, max_policy_lag))
-    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
-    freeze_what_is_imported()  # TensorFlow's own objects stay: the collector need not walk through them
 
 
 def train_config(arguments: argparse.Namespace) -> TrainConfig:

@@ -23,7 +23,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ from actor_learner.system.policies import POLICIES_FOLDER
 
 _FILES = ("config.json", "metrics.jsonl", "network.keras", "network.weights.h5", "report.html")
 _FOLDERS = ("checkpoints", "policy", "policies", "incidents", "logs")
+SEEDS_FILE = "seeds.json"
+"""In a folder of runs that differ in their seed: what config.json is for one of them, with the seeds."""
 _MAX_NAMED = 5
 _REPLACED = ".replaced"  # holds the old run until the new one has made its first update
 
@@ -69,7 +71,7 @@ def claim_run(config: TrainConfig) -> RunDirectory:
     Raises ValueError as `check_run_dir` does.
     """
     if config.run_dir is None:
-        return _free_run(config)
+        return free_run(config, str(config.seed))
     check_run_dir(config)
     return RunDirectory(Path(config.run_dir))
 
@@ -95,6 +97,14 @@ def write_config(run: RunDirectory, config: TrainConfig, **more: Any) -> None:
     data = {**config.to_json(), "run_dir": str(run.path), **provenance(), **more}
     with writing(run.path):
         write_recorded(run, data)
+
+
+def write_seeds(folder: Path, config: TrainConfig, seeds: Sequence[int]) -> None:
+    """Write seeds.json, and make the folder. Raises ValueError if it can't be written."""
+    data = {**config.to_json(), "run_dir": str(folder), **provenance(), "seeds": list(seeds)}
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_json(folder / SEEDS_FILE, data)
 
 
 def with_init_commit(config: TrainConfig) -> TrainConfig:
@@ -218,7 +228,8 @@ def _runs_below(run: RunDirectory) -> str:
 
 def read_config(path: str | os.PathLike[str]) -> RecordedConfig:
     """Return a run's config.json. Raises ValueError if there is none, or if it isn't readable."""
-    file = open_run(path).config
+    file = Path(path) / SEEDS_FILE
+    file = file if file.is_file() else open_run(path).config
     try:
         data = parse_json(file.read_text(encoding="utf-8"))
         if not isinstance(data, dict):
@@ -227,7 +238,7 @@ def read_config(path: str | os.PathLike[str]) -> RecordedConfig:
     except NewerFormatError:
         raise
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"config.json is damaged ({error}). Received: run_dir={str(path)!r}") from error
+        raise ValueError(f"{file.name} is damaged ({error}). Received: run_dir={str(path)!r}") from error
 
 
 def record_choices(run: RunDirectory, **choices: Any) -> None:
@@ -276,12 +287,13 @@ def _check_free(path: Path, config: TrainConfig) -> None:
         )
 
 
-def _free_run(config: TrainConfig) -> RunDirectory:
+def free_run(config: TrainConfig, label: str) -> RunDirectory:
+    """Make and return a new directory: runs/<env>/<algorithm>-<label>-<n>."""
     parent = Path("runs") / re.sub(r"[^\w.-]+", "-", config.env_name).strip("-")
     with writing(parent):
         parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
-        path = parent / f"{config.algorithm_name}-{config.seed}-{number}"
+        path = parent / f"{config.algorithm_name}-{label}-{number}"
         with contextlib.suppress(FileExistsError), writing(path):
             path.mkdir()
             return RunDirectory(path)
@@ -324,8 +336,12 @@ def check_writable(path: Path) -> None:
 
 def write_recorded(run: RunDirectory, data: Mapping[str, Any]) -> None:
     """Write the content of a config.json, with the number of its format."""
+    _write_json(run.config, data)
+
+
+def _write_json(file: Path, data: Mapping[str, Any]) -> None:
     text = json.dumps(stamped(data, FORMAT), indent=2) + "\n"
-    write_atomically(run.config, lambda partial: partial.write_text(text, encoding="utf-8"))
+    write_atomically(file, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 LOCK_FILE = ".lock"

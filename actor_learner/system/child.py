@@ -161,6 +161,10 @@ class Child:
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"exit code {code}"
 
+    def interrupt(self) -> None:
+        """Send the process the signal of Ctrl-C, unless it has ended."""
+        self._process.send_signal(signal.SIGINT)
+
     def close(self, seconds: float = 0.0) -> None:
         """End the process and its children; idempotent. It has so many seconds to end by itself, and them."""
         self.connection.close()

@@ -16,6 +16,7 @@ from typing import Any
 
 from actor_learner.system.aborts import kept_if_it_aborts
 from actor_learner.system.installation import install_command
+from actor_learner.system.machine import learner_cores, suggest_threads
 
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 """Keras's backends that this package runs on: the module's name, and the library's."""
@@ -78,6 +79,13 @@ def _leave_tensorflow_unloaded() -> None:
         from keras.src.utils.module_utils import tensorflow
 
         tensorflow._available = False
+
+
+def prepare_process(num_actors: int = 0, max_policy_lag: int = 0) -> None:
+    """Set the threads and the garbage collection, which can't change once TensorFlow has started."""
+    suggest_threads(learner_cores(num_actors, max_policy_lag))
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
+    freeze_what_is_imported()  # TensorFlow's own objects stay: the collector need not walk through them
 
 
 def check_floatx() -> None:

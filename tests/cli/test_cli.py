@@ -173,7 +173,9 @@ def test_every_field_is_a_flag_with_its_help(capsys):
 def test_help_has_no_words_of_python(algorithm, capsys):
     text = re.sub("{[a-z0-9_,]+}", "", help_of(capsys, "train", "--algorithm", algorithm))
     names = {name for name in re.findall(r"(?<![/\w])[a-z]+(?:_[a-z]+)+", text) if not name.startswith("update_")}
-    assert names <= {"next_step", "same_step", "is_success", "max_episode_steps"}, "values, not settings"
+    assert names <= {"next_step", "same_step", "is_success", "max_episode_steps", "learning_rate"}, (
+        "values, not settings"
+    )
     assert re.findall(r"\b(?:al|keras)\.|Python|None\b|True\b|False\b|\w\(\.\.\.", text) == []
 
 

@@ -36,6 +36,7 @@ runs
 build evaluate export reports
 arena benchmark callbacks push
 train
+seeds
 __init__ cli
 __main__
 """
