@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import actor_learner as al
+from actor_learner.actors.turns import TurnWriter
 from actor_learner.environments.errors import EnvError
 from actor_learner.policy.exported import flatten_weights
 from tests.support.bomb_game import Bomb
@@ -199,6 +201,12 @@ def test_a_run_learns_from_all_seats_and_is_evaluated(tmp_path):
 def test_what_cannot_be_is_one_clear_line(options, message):
     with pytest.raises(EnvError, match=message):
         make_pool(tic_tac_toe, num_actors=0, **{"num_envs": 2, **options}).collect()
+
+
+def test_noise_of_one_s_own_needs_self_play():
+    policy = SimpleNamespace(explores=True, exported=SimpleNamespace(state_shapes=()))
+    with pytest.raises(EnvError, match=r"`exploration` needs `self_play`"):
+        TurnWriter(None, policy, np.random.SeedSequence(0), 0)
 
 
 def test_a_memory_needs_self_play():
