@@ -193,8 +193,8 @@ class RunCallbacks:
         of_training = of_episodes(metric) and metric not in self._reports
         return self.meter is None or not of_training or self.meter.is_settled(episodes)
 
-    def best_metric(self, best_by: str) -> tuple[str, bool]:
-        """Return the metric that tells the best checkpoint, and whether `actors.call` changes what it is of.
+    def best_metric(self, best_by: str) -> tuple[str, bool, Any]:
+        """Return the metric of the best checkpoint, whether `actors.call` changes what it is of, and its Evaluate.
 
         Raises ValueError for an evaluation that isn't there.
         """
@@ -202,8 +202,8 @@ class RunCallbacks:
         if best_by == "evaluation" and found is None:
             raise refusal("best_by", "'auto' or 'training' without an al.callbacks.Evaluate", best_by)
         if best_by == "training" or found is None:
-            return TRAINING_RETURN, True
-        return found.return_metric, getattr(found, "repeats_calls", False)
+            return TRAINING_RETURN, True, None
+        return found.return_metric, getattr(found, "repeats_calls", False), found
 
     def _warn_of_dropped(self, kept: Mapping[str, Any], logs: Mapping[str, Any]) -> None:
         """Warn, once, of values that a callback has put into `logs` and that go nowhere."""

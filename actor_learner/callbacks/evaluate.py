@@ -84,6 +84,8 @@ class Evaluate(Callback):
         self.return_metric = f"{name}/return_mean"
         self.evaluation: Evaluation | None = None
         """The newest result."""
+        self.calls: Sequence[Any] = ()
+        """The calls so far of the run's environments when it was played."""
 
     def set_params(self, params: dict[str, Any]) -> None:
         super().set_params(params)
@@ -137,6 +139,7 @@ class Evaluate(Callback):
 
     def _evaluate(self) -> Evaluation:
         metrics: dict[str, float] = {}
+        self.calls = self.actors.calls
         self.callbacks.call("on_test_begin", {})  # SwapEMAWeights puts the averages in, as in `Model.evaluate`
         try:
             self._policy.set_weights(self.actors.policy_network.get_weights())
@@ -159,7 +162,7 @@ class Evaluate(Callback):
             autoreset_mode=self.config.autoreset_mode,
             opponent=self.opponent,
             info_keys=self.config.info_keys,
-            calls=self.actors.calls if self.repeats_calls else False,
+            calls=self.calls if self.repeats_calls else False,
         )
 
     def _recorded(self) -> Any:

@@ -50,9 +50,9 @@ class Recorder:
         actors: ActorPool,
         learner: Learner,
         league: League | None = None,
-        best_metric: tuple[str, bool] = (TRAINING_RETURN, True),
+        best_metric: tuple[str, bool, Any] = (TRAINING_RETURN, True, None),
     ) -> None:
-        self._league, (self._best_metric, self._follows_calls) = league, best_metric
+        self._league, (self._best_metric, self._follows_calls, self._evaluate) = league, best_metric
         self._evaluated: float | None = None  # the return of an evaluation after the last update
         self._run, self._config, self._actors, self._learner = start.run, config, actors, learner
         self._checkpoints = Checkpoints(start.run.checkpoints, config.keep_checkpoints, config.keep_best_checkpoints)
@@ -65,7 +65,7 @@ class Recorder:
         self._tried_at = self._tried_updates = -math.inf
         self._tried_steps = start.state.env_steps + start.state.offline_steps
         self._failed = self._updating = False
-        self._calls = actors.calls  # those that an evaluation after the last update was made with
+        self._calls = actors.calls  # those that the last update's returns are of
         self._learned: list[np.ndarray[Any, Any]] | None = None
         self._undone_in_a_row: Counter[str] = Counter()  # by policy
         self.write_more: Callable[[Path], object] = lambda folder: None
@@ -83,6 +83,8 @@ class Recorder:
         self._metrics.append(row)
         self._append_events(metrics)
         self._evaluated = None if self._best_metric == TRAINING_RETURN else metrics.get(self._best_metric)
+        if self._evaluated is not None:  # after calls of this update, or before
+            self._calls = getattr(self._evaluate, "calls", self._calls)
         self.rows += 1
         self._updating, self._learned = False, None
         return row

@@ -217,20 +217,27 @@ class Easier(al.callbacks.Callback):
             self.actors.call("set_difficulty", 1)
 
 
+class Reporting(Easier):
+    """Is called before the evaluation of the same update."""
+
+    reports = ("difficulty",)
+
+
 def test_the_easy_phase_of_a_curriculum_is_not_the_best_for_ever(tmp_path):
     options = {"envs_per_actor": 8, "unroll_length": 10, "total_steps": 32 * 80, "keep_best_checkpoints": 50}
     al.train(config(tmp_path, env=Curriculum, callbacks=[Easier()], **options))
     states = [RunState.read(path) for path in checkpoint_folders(tmp_path / "checkpoints")]
     assert {state.best_return for state in states if state.best} == {50.0, 10.0}
     assert states[0].best_return == 10.0
-    for given, expected in ((None, {50.0, 10.0}), ({}, {0.0})):  # the run's environment with its calls, or another one
+    cases = [(Easier(), None, {5: 50.0, 20: 10.0}), (Reporting(), None, {5: 50.0, 15: 10.0}), (Easier(), {}, {5: 0.0})]
+    for easier, given, expected in cases:  # the run's environment with its calls, or another one
         evaluate = al.callbacks.Evaluate(400, episodes=1, env_kwargs=given)
-        more = {"callbacks": [Easier(), evaluate], **options}
-        al.train(config(tmp_path / str(given), env=Curriculum, **more))
-        rows = read_metrics(tmp_path / str(given))
-        assert {row["evaluation/return_mean"] for row in rows if "evaluation/return_mean" in row} == expected
-        states = [RunState.read(path) for path in checkpoint_folders(tmp_path / str(given) / "checkpoints")]
-        assert {state.best_return for state in states if state.best} == expected
+        folder = tmp_path / f"{type(easier).__name__}-{given}"
+        al.train(config(folder, env=Curriculum, callbacks=[easier, evaluate], **options))
+        evaluated = {row["evaluation/return_mean"] for row in read_metrics(folder) if "evaluation/return_mean" in row}
+        assert evaluated == set(expected.values())
+        states = [RunState.read(path) for path in checkpoint_folders(folder / "checkpoints")]
+        assert {state.updates: state.best_return for state in states if state.best} == expected
 
 
 class EveryUpdate(al.callbacks.Callback):
