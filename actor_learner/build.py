@@ -162,7 +162,7 @@ def on_device(config: TrainConfig) -> Iterator[None]:
 
     device = backend.resolve_device(config.device)  # before a weight is made: TensorFlow isn't told of memory later
     try:
-        with backend.device(device):
+        with backend.device(device), backend.eagerly(config.debug):
             yield
     except Exception as error:
         if "GPU" not in device or not backend.is_out_of_memory(error):

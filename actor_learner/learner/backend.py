@@ -23,6 +23,7 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
         device as device,
         device_count as device_count,
         device_dtype as device_dtype,
+        eagerly as eagerly,
         flatten as flatten,
         from_bytes as from_bytes,
         fused as fused,

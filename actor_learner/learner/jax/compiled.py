@@ -151,7 +151,10 @@ class Compiled:
                 check_unchanged(variable.path, value, variable._value)
                 self._constants[key] = variable, variable._value
         arrays, shapes = arrays_of(arguments)
-        if (program := self._programs.get(shapes)) is None:
+        if jax.config.jax_disable_jit:
+            program = self._state.pure(of_arrays(self._function, arguments, jax.lax.bitcast_convert_type))
+            arrays = [jnp.asarray(array) for array in arrays]
+        elif (program := self._programs.get(shapes)) is None:
             program = self._programs[shapes] = self._trace(shapes, arrays, arguments).compile(_compiler_options())
         vectors, values, result = program(self._state.joined(), arrays)
         if not _on_cpu():
@@ -160,6 +163,11 @@ class Compiled:
         jax.block_until_ready(result)  # memory may run out only now; then the variables keep their values
         self._state.assign(vectors, values)
         return result
+
+
+def eagerly(on: bool) -> Any:
+    """Return a context in which compiled functions run in Python, so that a breakpoint in one sees numbers."""
+    return jax.disable_jit(on or jax.config.jax_disable_jit)
 
 
 def _compiler_options() -> dict[str, bool]:
@@ -365,9 +373,13 @@ def gradients(
         return value, (further, [scope.get_current_value(variable) for variable in rest])
 
     differentiate = jax.value_and_grad(pure, has_aux=True)
-    graph, shape = jax.make_jaxpr(differentiate, return_shape=True)(values_of(variables))
-    results = core.jaxpr_as_fun(graph)(*values_of(variables))
-    (_, (further, assigned)), found = jax.tree.unflatten(jax.tree.structure(shape), results)
+    with jax.disable_jit(False):
+        graph, shape = jax.make_jaxpr(differentiate, return_shape=True)(values_of(variables))
+    if jax.config.jax_disable_jit:
+        (_, (further, assigned)), found = differentiate(values_of(variables))
+    else:
+        results = core.jaxpr_as_fun(graph)(*values_of(variables))
+        (_, (further, assigned)), found = jax.tree.unflatten(jax.tree.structure(shape), results)
     _assign(rest, assigned)
     zero = _constant_zeros(graph.jaxpr)[-len(variables) :]
     return [None if none else gradient for gradient, none in zip(found, zero, strict=True)], further
@@ -452,7 +464,8 @@ def trace_once(function: Callable[..., None], *arguments: Nest) -> None:
         with _Probe(collect_losses=True, initialize_variables=False):
             function(*arguments)
 
-    jax.eval_shape(probe, *arguments)
+    with jax.disable_jit(False):
+        jax.eval_shape(probe, *arguments)
 
 
 def map_chunks(

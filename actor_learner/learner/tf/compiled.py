@@ -76,12 +76,25 @@ class Compiled:
 
     def __call__(self, *arguments: Nest | Packed) -> Any:
         arrays, shapes = arrays_of(arguments)
-        traced = self._trace(shapes, arrays, arguments)
         tensors = [tf.constant(array) if isinstance(array, np.ndarray) else array for array in arrays]
+        if tf.config.functions_run_eagerly():
+            return of_arrays(self._function, arguments, tf.bitcast)(tensors)
+        traced = self._trace(shapes, arrays, arguments)
         with _in_tf32() if self._tf32 else contextlib.nullcontext():
             result = traced(*tensors) if self._is_compiled else compile_cache.call(traced, *tensors)
         self._is_compiled = True
         return result
+
+
+@contextlib.contextmanager
+def eagerly(on: bool) -> Iterator[None]:
+    """Let compiled functions run in Python meanwhile, so that a breakpoint in one sees numbers."""
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(on or before)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
 
 
 def _report_others(traced: Any, known: set[int]) -> None:
