@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return the exit code: 0; 2, with a line on stderr, after a failure; 130 after Ctrl-C."""
     _open_closed_streams()
     argv = sys.argv[1:] if argv is None else argv
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as `import_keras` does, before modules of one's own
     # The working directory comes last, so that it shadows nothing; never a run's, which may be someone else's.
     if os.getcwd() not in sys.path and not os.path.exists("config.json"):
         sys.path.append(os.getcwd())

@@ -119,6 +119,7 @@ def _changed_at(file: Path) -> int:
 
 
 REFRESH_SECONDS = 0.5
+COMPILING_SECONDS = 5.0  # after which an update before the first gradient step is said to compile it
 MAX_SHARE = 0.005  # of this process's CPU time, for drawing; beyond it the view is drawn every `MAX_SECONDS`
 MAX_SECONDS = 3.0
 FREE_SECONDS = 0.05  # CPU time of the first views, which come before there is much CPU time to take a part of
@@ -142,7 +143,7 @@ class Progress:
         self._verbose = config.verbose
         self._arrived = time.monotonic()
         self._lock = threading.Lock()
-        self._updated = False
+        self._updated = self._learned = False
         self._closed = threading.Event()
         self._display: Display = choose_display(quiet=config.quiet, in_place=config.num_actors > 0)
         self._thread: threading.Thread | None = None
@@ -159,7 +160,7 @@ class Progress:
         with self._lock:
             self._summary.add(row)
             self._arrived = time.monotonic()
-        self._updated = True
+        self._updated, self._learned = True, self._learned or row.get("gradient_steps", 1) > 0
         if self._verbose:
             self._display.say(verbose_line(self._status(), row))
         if isinstance(self._display, Terminal):
@@ -183,7 +184,9 @@ class Progress:
     def _note(self) -> str:
         if stop_requested():
             return "Ending this update and saving (Ctrl-C again ends at once)."
-        return "" if self._updated else "Waiting for the first update, which is compiled first."
+        if self._updated and (self._learned or time.monotonic() - self._arrived < COMPILING_SECONDS):
+            return ""
+        return f"Waiting for the first {'gradient step' if self._updated else 'update'}, which is compiled first."
 
     def _draw_repeatedly(self) -> None:
         wait, shown, begun = 0.0, None, time.process_time()

@@ -328,7 +328,10 @@ def test_warnings_speak_of_flags():
 def test_another_backend_is_refused(monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "keras", raising=False)
     monkeypatch.setenv("KERAS_BACKEND", "torch")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "")
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
     assert "backends tensorflow and jax; set KERAS_BACKEND to one of them" in refusal_of(capsys, "train")
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3"  # for a module of one's own that imports TensorFlow
 
 
 def test_the_traceback_of_what_is_no_refusal_is_kept(monkeypatch):

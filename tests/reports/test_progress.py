@@ -129,6 +129,17 @@ def shown(terminal, text):
     return wait_until(lambda: any(text in line for line in terminal.lines()))
 
 
+def test_the_view_says_that_the_first_gradient_step_is_compiled(start, clock, captured):
+    progress = start(captured)
+    progress.update({**row(1), "gradient_steps": 0})
+    assert progress._note() == ""
+    clock[0] += 10
+    assert progress._note() == "Waiting for the first gradient step, which is compiled first."
+    progress.update({**row(2), "gradient_steps": 4})
+    clock[0] += 10
+    assert progress._note() == ""
+
+
 def test_a_view_is_drawn_in_place_and_its_last_state_stays(start, terminal):
     progress = start(terminal.stream)
     assert shown(terminal, "Waiting for the first update")
