@@ -42,6 +42,16 @@ def clone(optimizer: Any) -> Any:
     return made
 
 
+def check_excluded(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Raise ValueError for variables that an optimizer excludes from weight decay, of which it trains none."""
+    excluded = getattr(optimizer, "_exclude_from_weight_decay", ())
+    if excluded and not any(optimizer._var_key(variable) in excluded for variable in variables):
+        expected = (
+            "`var_list` of exclude_from_weight_decay must be of the network that learns, not of one built like it"
+        )
+        raise ValueError(f"{expected}; take var_names=[...]. Received: {len(excluded)} variables of another network")
+
+
 def build(optimizer: Any, variables: Sequence[Any], *, own: bool = False) -> Any:
     """Build an optimizer for variables, and return it. A policy's `log_std` isn't pulled to 0 by weight decay.
 

@@ -195,6 +195,7 @@ class Learner:
         parts = {name: trained(part) for name, part in self._owned.parts.items()}
         check_apart({"the network": self._trainable, **parts})
         with self._on_device():
+            optimizers.check_excluded(self.optimizer, self._trainable)
             optimizers.build(self.optimizer, self._trainable)
         self._set_epsilon()
         self.algorithm.check_layers(contract.all_layers(self.network))

@@ -211,8 +211,8 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, directory: 
     """
     if not any(name.startswith(f"{SEEDS}/") for name in arrays):
         variables = {name: one for name, one in variables.items() if not name.startswith(f"{SEEDS}/")}
-    saved = {name: (array.shape, _type_name(array.dtype.name)) for name, array in arrays.items()}
-    expected = {name: (tuple(variable.shape), _type_name(variable.dtype)) for name, variable in variables.items()}
+    saved = {name: (array.shape, _type_name(array.dtype)) for name, array in arrays.items()}
+    expected = {name: (tuple(one.shape), _type_name(one.value.dtype)) for name, one in variables.items()}
     if saved != expected:
         wrong = sorted(name for name in saved.keys() | expected if saved.get(name) != expected.get(name))[0]
         raise ValueError(
@@ -223,5 +223,6 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, directory: 
         variable.assign(arrays[name].astype(variable.dtype))
 
 
-def _type_name(dtype: str) -> str:
-    return "an integer" if dtype.startswith(("int", "uint")) else dtype
+def _type_name(dtype: Any) -> str:
+    name: str = keras.backend.standardize_dtype(dtype)  # of the value: JAX holds a float64 variable in float32
+    return "an integer" if name.startswith(("int", "uint")) else name

@@ -326,7 +326,7 @@ def training_dependent_layers(model: keras.Model, kinds: tuple[type[Any], ...] =
 
 def _depends_on_training(layer: keras.layers.Layer) -> bool:
     if isinstance(layer, (*BATCHES, SpectralNormalization)):
-        return True
+        return bool(layer.trainable) or not isinstance(layer, BatchNormalization)  # Keras never updates a frozen one
     if not (isinstance(layer, NOISE) or type(layer).__module__.startswith("keras.")):
         return False
     rates = [getattr(layer, name) for name in ("dropout", "recurrent_dropout") if hasattr(layer, name)]

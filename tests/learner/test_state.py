@@ -190,3 +190,21 @@ def test_what_a_file_cannot_hold_is_asked_for(tmp_path):
 def test_loading_where_nothing_was_saved(tmp_path):
     with pytest.raises(ValueError, match="There is no learner"):
         al.Learner.load(tmp_path)
+
+
+def test_a_layer_in_float64_goes_on(tmp_path):
+    """JAX holds it in float32."""
+    x = keras.Input((4,))
+    network = keras.Model(x, [keras.layers.Dense(size, dtype="float64")(x) for size in (2, 1)])
+    learner = al.Learner(network, al.PPO(epochs=1), action_space=TWO_ACTIONS)
+    learner.update(random_trajectory())
+    learner.save(tmp_path)
+    assert same_weights(al.Learner.load(tmp_path).get_weights(), learner.get_weights())
+
+
+def test_variables_of_a_network_built_to_look_at_are_refused():
+    """They would be excluded from nothing."""
+    given = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+    given.exclude_from_weight_decay(var_list=linear_network().trainable_variables)
+    with pytest.raises(ValueError, match=r"take var_names=\[...\]. Received: 2 variables of another network"):
+        al.Learner(linear_network(), al.PPO(optimizer=given), action_space=TWO_ACTIONS)

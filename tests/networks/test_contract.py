@@ -246,6 +246,7 @@ def test_the_observations_seen_so_far_can_be_made_to_weigh_less():
         ("GaussianDropout", {"rate": 0.5}, True),
         ("AlphaDropout", {"rate": 0.5}, True),
         ("BatchNormalization", {}, True),
+        ("BatchNormalization", {"trainable": False}, False),
         ("RandomContrast", {"factor": 0.5}, True),
         ("MixUp", {}, True),
         ("Resizing", {"height": 4, "width": 4}, False),
