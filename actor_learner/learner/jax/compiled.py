@@ -151,10 +151,11 @@ class Compiled:
                 check_unchanged(variable.path, value, variable._value)
                 self._constants[key] = variable, variable._value
         arrays, shapes = arrays_of(arguments)
+        program: Any = self._programs.get(shapes)
         if jax.config.jax_disable_jit:
             program = self._state.pure(of_arrays(self._function, arguments, jax.lax.bitcast_convert_type))
             arrays = [jnp.asarray(array) for array in arrays]
-        elif (program := self._programs.get(shapes)) is None:
+        elif program is None:
             program = self._programs[shapes] = self._trace(shapes, arrays, arguments).compile(_compiler_options())
         vectors, values, result = program(self._state.joined(), arrays)
         if not _on_cpu():
