@@ -160,6 +160,7 @@ def _machine() -> dict[str, Any]:
         "cores allowed": machine.allowed_cores(),
         "cores by cgroup quota": None if math.isinf(quota) else quota,
         "cores used": machine.available_cores(),
+        "actors that leave the learner a core": machine.actors_with_room(),
         "memory, GB": here["memory_gb"],
         "memory available, GB": _gigabytes(machine.system_available()),
         "memory by cgroup limit, GB": _gigabytes(machine.cgroup_limit()),

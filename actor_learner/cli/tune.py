@@ -17,6 +17,7 @@ from actor_learner.cli.output import origin, progress
 from actor_learner.cli.train import train_config
 from actor_learner.config.file import NOT_REPEATED, config_toml
 from actor_learner.system.installation import own_command
+from actor_learner.system.machine import actors_with_room
 from actor_learner.system.signals import exiting_on_signals
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ def _notes(tuning: Tuning) -> list[str]:
         notes.append(
             f"Lag {lag} learns from batches that are {lag} version of the weights old; --max-policy-lag 0 avoids that."
         )
+    if tuning.best.setting.max_policy_lag and tuning.best.setting.num_actors > (room := actors_with_room()):
+        notes.append(f"So many actors leave the learner no core of its own; --num-actors {room} does.")
     if left := _count_unmeasured(tuning):
         notes.append(
             f"{left} of {len(tuning.trials)} settings weren't measured, among them {_unmeasured(tuning)}; "

@@ -133,6 +133,11 @@ def learner_cores(num_actors: int, max_policy_lag: int, *, images: bool = False)
     return max(1, cores - num_actors) if max_policy_lag and not images else cores
 
 
+def actors_with_room() -> int:
+    """Return the most computing actors that leave the learner a core of its own, at least 1."""
+    return max(1, available_cores() - 1)
+
+
 def suggest_threads(count: int) -> None:
     """Set the threads of a backend that hasn't started, unless the environment does. Replaces a suggestion."""
     for name in (TENSORFLOW_THREADS, JAX_THREADS):

@@ -210,6 +210,13 @@ def test_what_was_not_measured_is_told_with_the_verdict():
     assert f"1 of 16 settings weren't measured, among them {rest[-1].setting}; a" in "".join(cli.tune._notes(found))
 
 
+def test_actors_that_leave_the_learner_no_core_are_told_how_many_do(monkeypatch):
+    monkeypatch.setattr("actor_learner.system.machine.available_cores", lambda: 3)
+    trials = [Trial(Setting(actors, 1, 8, 1, 1), [Throughput(100, 1.0)]) for actors in (3, 2)]
+    notes = ["".join(cli.tune._notes(tuning_of(trial, *trials))) for trial in trials]
+    assert ["no core of its own; --num-actors 2 does" in note for note in notes] == [True, False]
+
+
 FOUND = Trial(Setting(1, 2, 8, 0, 1), [Throughput(100, 1.0)])
 
 
