@@ -221,6 +221,6 @@ def test_a_simulator_in_jax_records_everything():
             after = super().step(key, state, action)
             return after._replace(observation={"walk": after.observation, "noise": action})
 
-    with al.ActorPool(al.JaxEnv(Hidden()), num_envs=4, unroll_length=4, value_keys=("noise",)) as actors:
+    with al.ActorPool(Hidden(), num_envs=4, unroll_length=4, value_keys=("noise",)) as actors:
         assert list(actors.policy_space) == ["walk"]
         assert sorted(actors.collect().observation) == ["noise", "walk"]
