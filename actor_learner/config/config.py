@@ -144,7 +144,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         max_policy_lag: 0: actors wait for each update; n: they collect up to n batches ahead, batch j with version
             max(0, j - n) of the weights, so that runs repeat their bytes; None: 1 for PPO and IMPALA, 0 for other
             algorithms.
-        asynchronous: actors run freely, as in IMPALA and Sample Factory's `async_rl`: none waits for another, weights
+        asynchronous: actors run freely, as in IMPALA and Sample Factory: none waits for another, weights
             are at most `max_policy_lag` (2 or more) versions old, and runs don't repeat their bytes (see `ActorPool`);
             None: with IMPALA where the lag is above 1.
         sequence_length: env steps of the sequences from which a network with memory learns; None: whole unrolls, or
@@ -156,7 +156,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         seed: seed of networks, environments, sampling and shuffling.
         deterministic_ops: compute each operation in a fixed order on a GPU, so that runs repeat there, too, if more
             slowly. Without effect on a CPU, where they repeat anyway.
-        debug: run updates in Python, operation by operation: a breakpoint or `print` in a loss sees numbers. Slow.
+        debug: run updates operation by operation: a breakpoint or `print` in a loss sees numbers. Slow.
         backend: "tensorflow" or "jax", the backend of Keras, fixed once Keras is imported; None: KERAS_BACKEND,
             otherwise "tensorflow".
         run_dir: directory of the run; None: runs/<env>/<algorithm>-<seed>-<n>, with the first free n.

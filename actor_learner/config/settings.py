@@ -129,6 +129,8 @@ _ENVS_ON_DEVICE = 64
 MAX_EXACT_LAG = 64
 """Batches that an actor is assigned ahead, at most: their messages, and the answers, fit into its socket."""
 
+_MAX_OPPONENTS_AHEAD = 5000  # in these messages
+
 
 def on_device(given: Mapping[str, Any], defaults: Mapping[str, Any], backend: str) -> dict[str, Any]:
     """Return the settings that others have where the learner's device steps environments in JAX.

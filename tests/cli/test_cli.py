@@ -173,9 +173,8 @@ def test_every_field_is_a_flag_with_its_help(capsys):
 def test_help_has_no_words_of_python(algorithm, capsys):
     text = re.sub("{[a-z0-9_,]+}", "", help_of(capsys, "train", "--algorithm", algorithm))
     names = {name for name in re.findall(r"(?<![/\w])[a-z]+(?:_[a-z]+)+", text) if not name.startswith("update_")}
-    assert names <= {"next_step", "same_step", "is_success", "max_episode_steps", "learning_rate"}, (
-        "values, not settings"
-    )
+    values = {"next_step", "same_step", "is_success", "max_episode_steps", "learning_rate", "privileged_state"}
+    assert names <= values, "values, not settings"
     assert re.findall(r"\b(?:al|keras)\.|Python|None\b|True\b|False\b|\w\(\.\.\.", text) == []
 
 
@@ -292,7 +291,10 @@ def test_a_network_by_name(tmp_path):
             ["train", "--learning_rate", "1"],
             "(did you mean '--learning-rate'?); --help lists all. Received: --learning_ra",
         ),
-        (["train", "--algorithm", "bc", "--gamma", "1"], "for this algorithm (--algorithm a2c or dqn or impala or iql"),
+        (
+            ["train", "--algorithm", "bc", "--gamma", "1"],
+            "for this algorithm (--algorithm a2c or crossq or dqn or impala",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(argv, message, capsys):

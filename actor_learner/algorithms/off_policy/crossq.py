@@ -24,7 +24,7 @@ class CrossQ(SAC):
     Defaults are the paper's, but for the critics' width. Actors and exported policies use the running statistics.
     """
 
-    learning_rate: Schedule = hyperparameter(1e-3, "step size of the optimizers, or a schedule")
+    learning_rate: Schedule = hyperparameter(1e-3, "step size of the optimizers, or a schedule: linear_1e-3 falls to 0")
     policy_delay: int = hyperparameter(3, "gradient steps of the critics for each step of policy and temperature")
     critic_units: int | None = hyperparameter(
         None, "units of each of two hidden layers of critics, 2048 in the paper; none: as `hidden_sizes`"
