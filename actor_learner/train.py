@@ -44,6 +44,7 @@ class _Run:
     ) -> None:
         self.config, self.start, self.actors, self.interrupts = config, start, actors, interrupts
         self.exported: Any = None  # the policy that is saved in the end
+        self.batch: Any = None  # of the update that ends, in the actors' memory
         self.learner = build.make_learner(config, start, actors, compute_reward)
         start.change_rate(self.learner, config.algorithm)
         rows = build.batch_rows(config)
@@ -89,8 +90,9 @@ class _Run:
                 losses = learner.update(trajectory, on_policy=trajectory.policy_version == learner.updates)
             learned = recorder.learned(trajectory, losses)
             row = meter.row(trajectory, losses, collected - started, time.perf_counter() - collected)
-            self.callbacks.show_batch(trajectory, row)
+            self.batch = trajectory
             yield row
+            self.batch = None
             if learned:
                 actors.publish(learner.flat_weights())
                 self._seat_opponents()
@@ -161,6 +163,8 @@ class _Run:
                 action_masks=self.actors.uses_masks,
             )
         try:
+            if self.batch is not None:
+                callbacks.show_batch(self.batch, metrics)
             callbacks.update_ended(metrics)
         finally:
             self.progress.update(recorder.record(metrics))

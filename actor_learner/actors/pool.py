@@ -10,6 +10,7 @@ import inspect
 import logging
 import math
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import observation_structure
 from actor_learner.spaces.trajectory import Trajectories, Trajectory, nest
 from actor_learner.system.fields import refusal
+from actor_learner.system.files import one_line
 from actor_learner.system.keras_import import import_keras, keras_backend
 from actor_learner.system.policies import ONLY_POLICY, of_one
 from actor_learner.system.types import Array
@@ -104,8 +106,8 @@ class ActorPool:
     Each `collect` assigns the columns of a batch to the actors. At `max_policy_lag=0` it is the batch that `collect`
     returns. At n it is the one n batches later, so that the actors have work while the caller learns. With one
     `publish` per `collect`, the actors fill batch j with version max(0, j - max_policy_lag), however fast either side
-    is. A network that normalizes observations gets its statistics from batch 0; the actors then fill batch 1 after
-    these were published, with version 1.
+    is. A network that normalizes observations gets its statistics from batch 0; the actors then fill batches
+    1 to max_policy_lag + 1 with version 1.
 
     With `asynchronous=True` the actors run freely: an actor that finishes an unroll begins the next one at once, with
     the newest weights. `collect` returns the first batch that is full. Its versions are at most n older than the
@@ -641,9 +643,11 @@ def _policy_part(network: keras.Model, spaces: Spaces, own: Any, settings: PoolS
 
     try:
         return policy_part(network, observation_structure(own)), own
-    except ValueError:
+    except ValueError as error:
         if settings.value_keys is not None or settings.centralized_value:
             raise
+        text = "The policy sees `privileged_state`, an entry for the value alone by default; with value_keys=() it may"
+        warnings.warn(f"{text}. {one_line(error)}", stacklevel=2)
         return network, spaces.observation_space
 
 

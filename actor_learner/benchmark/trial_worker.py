@@ -41,6 +41,11 @@ class Setting(NamedTuple):
     learner_threads: int
     acting: str = "actors"
 
+    def of(self, config: TrainConfig) -> TrainConfig:
+        """Return a config with this setting. Above lag 1, actors run freely if they did, or if the algorithm's do."""
+        is_free = (config.asynchronous or None) if self.max_policy_lag > 1 else None
+        return config.replace(**self._asdict(), asynchronous=is_free)
+
     def acting_elsewhere(self) -> Setting:
         """Return the same setting with the policy in the other place."""
         return self._replace(acting=next(place for place in ACTING if place != self.acting))
@@ -150,10 +155,11 @@ class Bench:
     def measure(self, setting: Setting, seconds: float) -> Throughput:
         """Collect, learn and publish as training does, after the first updates; see `ask`."""
         deadline = time.monotonic() + seconds
-        config = self._config.replace(**setting._asdict())
+        config = setting.of(self._config)
         with self._prepared(config) as (actors, learner):
             rounds = _rounds(actors, learner)
-            for _ in range(1 + min(config.max_policy_lag, 1)):  # at lag 1 no update runs beside the first batch
+            # the batches ahead are filled while the update is compiled
+            for _ in range(2 if config.asynchronous else 1 + config.max_policy_lag):
                 next(rounds)
             least = MIN_BATCHES if seconds else 1
             steps, updates, times = 0, 0, Counter[str]()

@@ -127,7 +127,7 @@ def tune(
     return Tuning(
         tuple(search.trials[setting] for setting in order),
         search.trials[before],
-        config.replace(**best._asdict()),
+        best.of(config),
         time.monotonic() - started,
     )
 

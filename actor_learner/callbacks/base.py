@@ -31,7 +31,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     metrics.jsonl and to the `logs` of that epoch's end, and other callbacks may monitor them. A dict also names the
     better direction: `{"success": "max", "distance": "min"}`. A value under any other name is dropped, with a warning.
 
-    `on_update(batch, metrics)` is called after each update that learned from a batch, before `on_train_batch_end`.
+    `on_update(batch, metrics)` is called after each update that isn't undone, before `on_train_batch_end`.
     `self.actors.episodes` and `self.actors.ended_envs` are of the episodes that ended in this batch.
 
     What `get_state` returns is kept in checkpoints, and given to `set_state` of the same class where a run is resumed.

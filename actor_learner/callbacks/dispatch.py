@@ -85,8 +85,8 @@ class RunCallbacks:
         self._has_warned = False
         self._judging = {id(callback): needed for callback in self._callbacks if (needed := checks.needed(callback))}
         self._idle = set(self._judging)  # those that have had no value yet
-        without = None, Callback.on_update
-        self._blind = [one for one in self._callbacks if getattr(type(one), "on_update", None) in without]
+        looks = [isinstance(one, Callback) and type(one).on_update is not Callback.on_update for one in self._callbacks]
+        self._blind = [one for one, does in zip(self._callbacks, looks, strict=True) if not does]
         self.stopped_by: str | None = None
         self.meter: Meter | None = None
         checks.check_packages(self._callbacks)

@@ -18,7 +18,7 @@ from actor_learner.cli.flags import add_config_flags, add_env, converter, flag_t
 from actor_learner.cli.output import warn
 from actor_learner.cli.parser import ShortHelp
 from actor_learner.config.config import TrainConfig
-from actor_learner.config.file import NOT_REPEATED, build, config_toml, differences, preset_layer
+from actor_learner.config.file import NOT_REPEATED, OF_CHANGES, build, config_toml, differences, preset_layer
 from actor_learner.config.presets import with_preset
 from actor_learner.config.references import FUNCTIONS, algorithm_class, callable_marks, import_network
 from actor_learner.config.settings import names_of
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print_preset(arguments, config)
         recorded = arguments.config_file.recorded
         if recorded.get("changes"):
-            warn("hyperparameters that the run changed where it was resumed have their last values from the start here")
+            warn(OF_CHANGES)
         if found := differences(recorded, provenance()) if recorded else []:
             warn(f"the run was made with {', '.join(found)}; results may differ in the last bits")
     prepare_process(config.local_actors, config.max_policy_lag)

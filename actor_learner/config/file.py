@@ -14,6 +14,7 @@ import os
 import re
 import tomllib
 import typing
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, time
@@ -39,6 +40,7 @@ from actor_learner.system.keras_import import BACKENDS, import_keras_before, use
 
 _MAX_BYTES = 1 << 20
 _RUN_KEY = "versions"  # a key that every run's config.json has, and no other file
+OF_CHANGES = "hyperparameters that the run changed where it was resumed have their last values from the start here"
 NOT_REPEATED = ("run_dir", "overwrite")  # the fields that name the directory of one run
 _CODE_FIELDS = "env algorithm network critics compute_reward exploration wrappers callbacks policies".split()
 _JSON_FIELDS = ("env_kwargs", "wrapper_kwargs", "policies")  # which may also be given as JSON, as by their flags
@@ -95,7 +97,10 @@ def load_config(path: str | os.PathLike[str], **changes: Any) -> TrainConfig:
         >>> import actor_learner as al
         >>> config = al.load_config("runs/CartPole-v1/ppo-0-1/config.json", seed=1)
     """
-    return build(read_config_file(path), changes)
+    file = read_config_file(path)
+    if file.recorded.get("changes"):
+        warnings.warn(OF_CHANGES, stacklevel=2)
+    return build(file, changes)
 
 
 def build(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = None) -> TrainConfig:

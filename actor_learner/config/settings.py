@@ -241,7 +241,7 @@ class PoolSettings:
         unroll_length: env steps of each environment in a batch; T in `[T, B]`.
         max_policy_lag: 0: actors wait for each update; n: they collect up to n batches ahead, batch j with version
             max(0, j - n) of the weights, so that runs repeat their bytes.
-        asynchronous: actors run freely, as in IMPALA and Sample Factory's `async_rl`: none waits for another, weights
+        asynchronous: actors run freely, as in IMPALA and Sample Factory: none waits for another, weights
             are at most `max_policy_lag` (2 or more) versions old, and runs don't repeat their bytes.
         acting: "actors": each actor runs the policy on its core; "device": the learner's device runs it, in one call
             for half of the environments. The latter suits networks that are too large for a core.
@@ -352,6 +352,9 @@ class PoolSettings:
             raise ValueError(f"`asynchronous` needs actor processes and a lag of at least 2. Received: {received}")
         if self.max_policy_lag > MAX_EXACT_LAG and not self.asynchronous:
             raise refusal("max_policy_lag", f"at most {MAX_EXACT_LAG} without `asynchronous`", self.max_policy_lag)
+        if self.self_play is not None and self.max_policy_lag * (self.self_play.size + 10) > _MAX_OPPONENTS_AHEAD:
+            expected = f"at most {_MAX_OPPONENTS_AHEAD // (self.self_play.size + 10)} with so many opponents"
+            raise refusal("max_policy_lag", expected, self.max_policy_lag)
         for name in ("self_play", "policies"):
             if getattr(self, name) is not None and self.ray_address is not None:
                 raise ValueError(

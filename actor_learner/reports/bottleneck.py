@@ -93,7 +93,7 @@ def bottleneck(
     uneven = shares["waiting"] if overlaps else shares["waiting"] - shares["learning"] - between
     if num_actors > 1 and uneven > max(_MIN_UNEVEN, *(shares[name] for name in _WORK)):
         larger = "a larger max_policy_lag" if max_policy_lag > 1 else "max_policy_lag=3"
-        return Bottleneck("the slowest actor", f"{larger}, or asynchronous=True, would let the others go on")
+        return Bottleneck("the slowest actor", f"{larger} would let the others go on")
     part = max(_WORK, key=shares.__getitem__)
     asleep = num_actors > 0 and environments_wait(metrics, cores, 0.0)
     return Bottleneck(ACTOR_TIME[part], _faster_actors(part, shares["learning"], num_actors, cores, overlaps, asleep))

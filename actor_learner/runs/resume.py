@@ -164,7 +164,8 @@ def _changes(recorded: RecordedConfig, config: TrainConfig, state: RunState, nam
     here = {name: getattr(state, name) for name in ("updates", "env_steps", "offline_steps", "time_seconds")}
     earlier = [each | here if each["updates"] > state.updates else each for each in recorded.changes]
     before, now = recorded.get("algorithm") or {}, config.to_json()["algorithm"]
-    changed = {name: [before.get(name), now[name]] for name in names if not _equal(before.get(name), now[name])}
+    pairs = {name: [before.get(name), now[name]] for name in names}
+    changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1] or isinstance(pair[0], Mapping)}
     return [*earlier, *([here | {"changed": changed}] if changed else [])]
 
 

@@ -36,7 +36,7 @@ def judge(learning, collecting, env, acting, other, *, actors=2, cores=4, lag=0,
         ((0.3, 0.7, 0.1, 0.5, 0.1), {"cores": 2}, "acting; more envs_per_actor or a smaller network would help"),
         ((0.7, 0.3, 0.2, 0.1, 0.0), {"cores": 1}, "learning; fewer epochs, larger minibatches or a GPU would help"),
         # One actor holds up the others: they wait for longer than the learner learns.
-        ((0.1, 0.9, 0.2, 0.05, 0.0), {}, "the slowest actor; max_policy_lag=3, or asynchronous=True"),
+        ((0.1, 0.9, 0.2, 0.05, 0.0), {}, "the slowest actor; max_policy_lag=3 would"),
         ((0.1, 0.9, 0.2, 0.05, 0.0), {"actors": 1, "cores": 1}, "environments; every core has an actor, so"),
         # Overlapping: the learner needs a core of its own, and limits where it doesn't wait.
         ((0.93, 0.05, 0.3, 0.0, 0.0), {"lag": 1}, "learning; fewer epochs, larger minibatches or a GPU would help"),
@@ -47,7 +47,7 @@ def judge(learning, collecting, env, acting, other, *, actors=2, cores=4, lag=0,
         ),
         ((0.4, 0.6, 0.9, 0.1, 0.0), {"lag": 1}, "environments; another actor would help"),
         ((0.4, 0.6, 0.9, 0.1, 0.0), {"lag": 1, "actors": 4}, "environments; every core has an actor, so more cores"),
-        ((0.4, 0.6, 0.3, 0.0, 0.0), {"lag": 4}, "the slowest actor; a larger max_policy_lag, or asynchronous=True,"),
+        ((0.4, 0.6, 0.3, 0.0, 0.0), {"lag": 4}, "the slowest actor; a larger max_policy_lag would"),
         # The device steps the environments: no actors could help.
         ((0.3, 0.7, 1.0, 0.0, 0.0), {"actors": 0, "device": True}, "environments on the device; a larger num_envs may"),
         # One process does it all.

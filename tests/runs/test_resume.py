@@ -21,7 +21,7 @@ from actor_learner import cli
 from actor_learner.cli.train import resumed_config, train_config
 from actor_learner.reports.curves import read_curves
 from actor_learner.reports.report import report
-from actor_learner.runs import tensorboard
+from actor_learner.runs import resume, tensorboard
 from actor_learner.runs.checkpoints import Checkpoints, RunState, checkpoint_folders
 from actor_learner.runs.directory import RunDirectory, read_config, run_lock, with_init_commit
 from actor_learner.runs.recorded_config import RecordedConfig
@@ -255,6 +255,16 @@ def test_hyperparameters_change_by_the_users_word_and_the_run_knows_it(run_of, r
     al.train(config(again.path, algorithm=dataclasses.replace(plain, ent_coef=0.5)), resume=True)
     assert {row["learning_rate"] for row in rows_of(again)[3:]} == {np.float32(1e-3)}
     assert read_config(again.path)["changes"] == changed["changes"]
+
+
+@pytest.mark.parametrize("callable_of", ["__main__:<lambda>", "keras.src.optimizers:ExponentialDecay"])
+def test_a_number_in_place_of_a_function_is_a_change(callable_of):
+    recorded = RecordedConfig({"algorithm": {"learning_rate": {"callable": callable_of}, "ent_coef": 0.5}})
+    (change,) = resume._changes(recorded, al.TrainConfig(), RunState(), ["learning_rate"])
+    assert change["changed"] == {"learning_rate": [{"callable": callable_of}, 3e-4]}
+    with pytest.raises(ValueError, match="`ent_coef` must be another number, where it was a number"):
+        al.SAC().changed({"ent_coef": 0.1})
+    assert al.SAC(ent_coef=0.2).changed({"ent_coef": 0.1}) == al.SAC(ent_coef=0.1)
 
 
 def test_a_finished_run_is_left_as_it_is(run_of, capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from actor_learner.algorithms.hyperparameters import Metric, hyperparameter
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, Loss, LossGroup, Models, OffPolicy
@@ -57,6 +57,13 @@ class SAC(OffPolicy):
 
     def network_options(self, action: Any) -> dict[str, Any]:
         return {"distribution": "squashed", "state_dependent_std": True}
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """Return a copy for a resumed run, whose temperature goes on as it was learned, or stays a number."""
+        new = super().changed(changes)
+        if new.ent_coef != self.ent_coef and _AUTO in f"{new.ent_coef} {self.ent_coef}":
+            raise refusal("ent_coef", "another number, where it was a number: a learned one goes on", new.ent_coef)
+        return new
 
     @property
     def moves_every(self) -> int:
