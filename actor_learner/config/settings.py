@@ -23,7 +23,7 @@ from actor_learner.config.pool_checks import (
 from actor_learner.config.references import importable_name
 from actor_learner.config.self_play import RESULT_KEYS, SelfPlay, check_self_play
 from actor_learner.spaces.kinds import Dict
-from actor_learner.spaces.structure import OWN_KEY, PRIVILEGED_KEY, VALUE_KEYS, without
+from actor_learner.spaces.structure import MASK_KEY, OWN_KEY, PRIVILEGED_KEY, VALUE_KEYS, without
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import refusal
 
@@ -403,8 +403,8 @@ class PoolSettings:
     def _own_value_only(self, space: Any) -> tuple[str, ...]:
         if self.value_keys is not None:
             return self.value_keys
-        has_more = isinstance(space, Dict) and PRIVILEGED_KEY in space.spaces and len(space.spaces) > 1
-        return (PRIVILEGED_KEY,) if has_more else ()
+        names = {*space.spaces} - {MASK_KEY} if isinstance(space, Dict) else set()
+        return (PRIVILEGED_KEY,) if {PRIVILEGED_KEY} < names else ()
 
     def policy_space(self, observation_space: Any) -> Any:
         """Return the space of what the policy acts on. Raises ValueError for `value_keys` that don't leave one."""

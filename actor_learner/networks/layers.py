@@ -17,7 +17,7 @@ from keras import layers, ops
 from actor_learner.networks.distributions import GREEDY, NAMES, distribution_for
 from actor_learner.spaces.kinds import Box, from_json, middle
 from actor_learner.spaces.structure import Leaf, action_structure
-from actor_learner.system.fields import check_choice, check_number, refusal
+from actor_learner.system.fields import check_choice, check_count, check_number, refusal
 from actor_learner.system.types import Array, Tensor
 
 _CLIP = 10.0
@@ -100,10 +100,17 @@ class BatchRenormalization(layers.BatchNormalization):  # type: ignore[misc]
 
     Args:
         warm_up: Calls in training mode before corrections begin.
-        momentum, epsilon: As in `BatchNormalization`, whose other arguments it takes, too.
+        momentum, epsilon: As in `BatchNormalization`, whose other arguments it takes, too, but for `renorm` and
+            `synchronized`. It counts masked rows.
+
+    Raises ValueError for these.
     """
 
     def __init__(self, warm_up: int = 100_000, momentum: float = 0.99, epsilon: float = 1e-3, **kwargs: Any) -> None:
+        check_count("warm_up", warm_up, 0)
+        for name in ("renorm", "synchronized"):
+            if kwargs.get(name):
+                raise refusal(name, "left out, or False", kwargs[name])
         super().__init__(momentum=momentum, epsilon=epsilon, **kwargs)
         self.warm_up = warm_up
 
@@ -118,6 +125,8 @@ class BatchRenormalization(layers.BatchNormalization):  # type: ignore[misc]
             return super().call(inputs, training=False)
         rows = ops.cast(inputs, "float32")
         mean, variance = ops.moments(rows, axes=self._reduction_axes, keepdims=False)
+        places = [1] * len(inputs.shape)
+        places[self.axis] = inputs.shape[self.axis]
         std, running_std = ops.sqrt(variance + self.epsilon), ops.sqrt(self.moving_variance + self.epsilon)
         is_warm = self.count.value >= self.warm_up
         ratio = ops.where(is_warm, ops.clip(std / running_std, 1 / _MAX_RATIO, _MAX_RATIO), 1.0)
@@ -131,6 +140,7 @@ class BatchRenormalization(layers.BatchNormalization):  # type: ignore[misc]
         for running, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
             running.assign(self.momentum * running.value + (1.0 - self.momentum) * ops.stop_gradient(new))
         self.count.assign(self.count.value + 1.0)
+        mean, scale, shift = (ops.reshape(each, places) for each in (mean, scale, shift))
         return ops.cast((rows - mean) * scale + shift, self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:

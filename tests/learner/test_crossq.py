@@ -43,6 +43,16 @@ def test_batches_are_renormalized_after_the_warm_up():
     assert float(layer.count) == 4
 
 
+def test_renormalization_is_over_any_axis_and_refuses_what_it_has_not():
+    x, last = np.random.default_rng(0).normal(5, 2, (8, 6, 6)), al.BatchRenormalization(0)
+    second = al.BatchRenormalization(0, axis=1)
+    for _ in range(2):
+        expected, found = last(x, training=True), second(x.swapaxes(1, 2), training=True)
+        np.testing.assert_allclose(array(found).swapaxes(1, 2), array(expected), rtol=1e-5)
+    with pytest.raises(ValueError, match="`renorm` must be left out"):
+        al.BatchRenormalization(renorm=True)
+
+
 def normalized(layer, x, training):
     statistics = (x.mean(axis=0), x.var(axis=0)) if training else map(array, (layer.moving_mean, layer.moving_variance))
     mean, variance = statistics

@@ -77,10 +77,10 @@ class Compiled:
     def __call__(self, *arguments: Nest | Packed) -> Any:
         arrays, shapes = arrays_of(arguments)
         tensors = [tf.constant(array) if isinstance(array, np.ndarray) else array for array in arrays]
-        if tf.config.functions_run_eagerly():
-            return of_arrays(self._function, arguments, tf.bitcast)(tensors)
-        traced = self._trace(shapes, arrays, arguments)
         with _in_tf32() if self._tf32 else contextlib.nullcontext():
+            if tf.config.functions_run_eagerly():
+                return of_arrays(self._function, arguments, tf.bitcast)(tensors)
+            traced = self._trace(shapes, arrays, arguments)
             result = traced(*tensors) if self._is_compiled else compile_cache.call(traced, *tensors)
         self._is_compiled = True
         return result
