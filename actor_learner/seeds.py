@@ -6,23 +6,30 @@ Their folder holds `seeds.json`, the config with the seeds, and a run's director
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.pool_checks import check_memory
+from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from actor_learner.reports.curves import bootstrap_interval, interquartile_mean
+from actor_learner.reports.displays import Lines, is_terminal
 from actor_learner.reports.plot import plot
 from actor_learner.reports.status import line, printable
 from actor_learner.reports.watch import WatchedRun
@@ -35,12 +42,12 @@ from actor_learner.system.fields import check_count, refusal
 from actor_learner.system.files import one_line
 from actor_learner.system.keras_import import prepare_process, use_backend
 from actor_learner.system.machine import available_cores
-from actor_learner.system.signals import Interrupts
+from actor_learner.system.signals import Interrupts, exiting_on_signals
 
 _LOOK_SECONDS = 0.5
 _END_SECONDS = 10.0  # that a process has to end by itself after its run
 _RETURNS = ("evaluation/return_mean", "episode_return")
-"""The metrics that runs are compared by: the first that all of them have."""
+"""The metrics that runs are compared by: the one that most of them have, or else the first."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +88,8 @@ class SeedResults:
         lines = [f"{'seed':>10}  {'return':>10}  run"]
         for seed, run_dir in self.run_dirs.items():
             found = f"{self.returns[seed]:10,.1f}" if seed in self.returns else f"{'-':>10}"
-            why = f"  ({self.failures[seed]})" if seed in self.failures else ""
-            lines.append(f"{seed:>10}  {found}  {run_dir}{why}")
+            why = self.failures.get(seed, "" if seed in self.returns else "no episode finished")
+            lines.append(f"{seed:>10}  {found}  {run_dir}" + (f"  ({why})" if why else ""))
         low, high = self.interval
         about = f"interquartile mean, 95% interval {low:,.1f} to {high:,.1f}"
         of = f"bootstrap over {len(self.returns)} of {len(self.run_dirs)} seeds"
@@ -112,13 +119,15 @@ def train_seeds(
         raise refusal("parallel", f"at most {available_cores()}, the cores that this process may use", parallel)
     wanted = None if seeds is None else check_seeds(seeds)
     folder, known = _resumed(config, wanted) if resume else (None, wanted or tuple(range(5)))
+    config = config if resume else directory.with_init_commit(config)
     configs = {seed: config.replace(seed=seed, overwrite=False, quiet=True, verbose=False) for seed in known}
     if not resume:
         directory.check_run_dir(config.replace(run_dir=None))
-    resolve_env(**config.env_arguments)
+    source = resolve_env(**config.env_arguments).source
     check_memory(config.local_actors * parallel)
-    jobs = {seed: _packed(each) for seed, each in configs.items()}
-    folder = folder or _claim(config, known)
+    jobs = {seed: _packed(each, source if isinstance(source, EnvSpec) else None) for seed, each in configs.items()}
+    folder = folder or _claim(config)
+    directory.write_seeds(folder, config, known)  # of a resumed folder, too: the runs' steps may have grown
     run_dirs = {seed: folder / f"seed-{seed}" for seed in known}
     runs = _Runs(jobs, run_dirs, config.all_steps, parallel, quiet=config.quiet)
     with Interrupts(quiet=config.quiet) as interrupts:
@@ -129,9 +138,9 @@ def train_seeds(
 
 def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     """Return the seeds as integers. Raises ValueError unless they are different ones."""
-    found = tuple(check_count("seeds", seed, 0) for seed in seeds)
+    found = tuple(check_count("seeds", seed, 0) for seed in (seeds if isinstance(seeds, Iterable) else ()))
     if not found or len({*found}) < len(found):
-        raise refusal("seeds", "different numbers", found)
+        raise refusal("seeds", "different numbers", found or seeds)
     return found
 
 
@@ -147,25 +156,23 @@ def _resumed(config: TrainConfig, wanted: tuple[int, ...] | None) -> tuple[Path,
     return folder, seeds
 
 
-def _claim(config: TrainConfig, seeds: Sequence[int]) -> Path:
-    """Make the folder of new runs, with seeds.json. Raises ValueError if it isn't a new one."""
+def _claim(config: TrainConfig) -> Path:
+    """Return the folder of new runs. Raises ValueError if it isn't a new one."""
     if config.run_dir is None:
-        folder = directory.free_run(config, "seeds").path
-    else:
-        folder = Path(config.run_dir)
-        if (folder / SEEDS_FILE).exists():
-            expected = "a new folder; resume the runs of this one by --resume (resume=True)"
-            raise refusal("run_dir", expected, str(folder))
-        directory.check_writable(folder)
-        if folder.is_dir() and any(folder.iterdir()):
-            raise refusal("run_dir", "a new or empty folder for runs of several seeds", str(folder))
-    directory.write_seeds(folder, config, seeds)
+        return directory.free_run(config, "seeds").path
+    folder = Path(config.run_dir)
+    if (folder / SEEDS_FILE).exists():
+        expected = "a new folder; resume the runs of this one by --resume (resume=True)"
+        raise refusal("run_dir", expected, str(folder))
+    directory.check_writable(folder)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise refusal("run_dir", "a new or empty folder for runs of several seeds", str(folder))
     return folder
 
 
-def _packed(config: TrainConfig) -> bytes:
+def _packed(config: TrainConfig, spec: EnvSpec | None) -> bytes:
     try:
-        return bytes(cloudpickle.dumps(config))
+        return bytes(cloudpickle.dumps((config, spec)))
     except Exception as error:
         expected = "of objects that can be given to another process (a network: a function that builds it)"
         raise ValueError(
@@ -183,7 +190,9 @@ class _Runs:
         self._jobs, self._run_dirs, self._steps, self._parallel = jobs, run_dirs, steps, parallel
         self._waiting = list(jobs)
         self._children: dict[int, tuple[int, Child, WatchedRun]] = {}  # seed -> its share of the cores, process, run
-        self._quiet, self._drawn, self._tenths = quiet, 0, dict.fromkeys(jobs, 0)
+        self._ended: list[str] = []  # lines that are to be shown
+        self._screen, self._drawn, self._tenths = Lines("stdout", gone=quiet), 0, dict.fromkeys(jobs, 0)
+        self._in_place = not getattr(sys.stdout, "closed", True) and is_terminal(sys.stdout)
 
     def train(self, interrupts: Interrupts) -> None:
         """Train all, and return when all have ended. After a signal, those that train save and end."""
@@ -191,8 +200,15 @@ class _Runs:
         with contextlib.ExitStack() as children:
             while self._children or self._waiting:
                 while self._waiting and len(self._children) < self._parallel and not interrupts.requested:
-                    self._start(self._waiting.pop(0), children)
-                self._show([text for seed in [*self._children] for text in self._look(seed)])
+                    seed = self._waiting.pop(0)
+                    try:
+                        self._start(seed, children)
+                    except (ValueError, OSError, RuntimeError) as error:
+                        self.failures[seed] = printable(one_line(error))
+                        self._ended.append(f"seed {seed}: {self.failures[seed]}")
+                for seed in [*self._children]:
+                    self._look(seed)
+                self._show()
                 if interrupts.requested and not stopping:
                     stopping = True
                     self._waiting.clear()
@@ -204,46 +220,49 @@ class _Runs:
         if run.exists and read_config(run.path).finished_steps >= self._steps:
             return
         share = next(each for each in range(self._parallel) if each not in [s for s, *_ in self._children.values()])
-        child = Child(f"{__name__}:main", name=f"seed-{seed}")
+        watched, child = WatchedRun(run), Child(f"{__name__}:main", name=f"seed-{seed}")
         children.callback(child.close)
-        self._children[seed] = share, child, WatchedRun(run)
+        self._children[seed] = share, child, watched
         with contextlib.suppress(ChildEndedError):  # `_look` says why
             child.send((self._jobs[seed], str(run.path), run.exists, (share, self._parallel)))
 
-    def _look(self, seed: int) -> Iterator[str]:
-        """Take the end of a run, and yield a line if it is the last one of it."""
+    def _look(self, seed: int) -> None:
+        """Read a run's new rows, or take its end."""
         _, child, run = self._children[seed]
         try:
             failure = child.receive(_LOOK_SECONDS / self._parallel)
         except TimeoutError:
-            run.refresh()
+            with contextlib.suppress(ValueError, OSError, RuntimeError):  # the run says itself what it can't read
+                run.refresh()
             return
         except ChildEndedError as error:
             failure = str(error)
         child.close(_END_SECONDS)
         del self._children[seed]
+        try:
+            run.refresh()
+        except (ValueError, OSError, RuntimeError) as error:
+            failure = failure or one_line(error)
         if failure is not None:
             self.failures[seed] = printable(failure)
-        run.refresh()
-        yield f"seed {seed}: {line(run.status())}" + (f"  {self.failures[seed]}" if seed in self.failures else "")
+        self._ended.append(f"seed {seed}: {line(run.status())}" + (f"  {printable(failure)}" if failure else ""))
 
-    def _show(self, ended: Sequence[str]) -> None:
+    def _show(self) -> None:
         """Draw a line for each run, in place on a terminal; elsewhere, a line for each tenth of a run."""
         live = {seed: run.status() for seed, (_, _, run) in self._children.items()}
         lines = [f"seed {seed}: {line(status)}" for seed, status in live.items()]
-        if self._quiet:
-            return
-        if sys.stdout.isatty():
+        shown, self._ended = self._ended, []
+        if self._in_place and (shown or lines):
             columns = shutil.get_terminal_size().columns
             above = f"\033[{self._drawn}A\033[J" if self._drawn else ""
-            print(above, *(f"{text[: columns - 1]}\n" for text in [*ended, *lines]), sep="", end="", flush=True)
+            shown = [above + "\n".join(text[: columns - 1] for text in [*shown, *lines])]
             self._drawn = len(lines)
-            return
         for seed, text in zip(live, lines, strict=True):
-            if self._tenths[seed] < (tenth := int(10 * live[seed].part_done)) < 10:
+            if self._tenths[seed] < (tenth := int(10 * live[seed].part_done)) < 10 and not self._in_place:
                 self._tenths[seed] = tenth
-                print(text)
-        print("".join(f"{text}\n" for text in ended), end="", flush=True)
+                self._screen.say(text)
+        for text in shown:
+            self._screen.say(text)
 
 
 def main(descriptor: str) -> None:
@@ -253,26 +272,40 @@ def main(descriptor: str) -> None:
     if shares > 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[share::shares])
     try:
-        config = cloudpickle.loads(job).replace(run_dir=run_dir)
+        config, spec = cloudpickle.loads(job)
+        config = config.replace(run_dir=run_dir)
         use_backend(config.backend)
+        try:
+            resolve_env(**config.env_arguments)
+        except EnvError:  # the script that called registered its id
+            if spec is None:
+                raise
+            gym.registry[spec.id] = spec
         prepare_process(config.local_actors, config.max_policy_lag)
         from actor_learner.train import train
 
-        train(config, resume=resume)
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
-        connection.send(f"stopped: {one_line(error)}" if not isinstance(error, Exception) else one_line(error))
+        log = logging.getLogger("actor_learner")
+        warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)  # into run.log: stderr isn't kept
+        with exiting_on_signals():
+            train(config, resume=resume)
+    except (KeyboardInterrupt, SystemExit) as error:
+        connection.send(f"stopped: {one_line(error)}".removesuffix(f": {128 + signal.SIGTERM}"))
+    except Exception as error:
+        connection.send(one_line(error))
     else:
         connection.send(None)
 
 
-def _compare(folder: Path, run_dirs: Mapping[int, Path], failures: Mapping[int, str]) -> SeedResults:
+def _compare(folder: Path, run_dirs: Mapping[int, Path], failures: dict[int, str]) -> SeedResults:
     rows = {}
     for seed in run_dirs.keys() - failures.keys():
-        with contextlib.suppress(ValueError):
+        try:
             rows[seed] = read_metrics(run_dirs[seed])
+        except (ValueError, OSError) as error:
+            failures[seed] = printable(one_line(error))
     last = {seed: _last_returns(rows[seed]) for seed in run_dirs if seed in rows}
-    metric = next((name for name in _RETURNS if all(name in found for found in last.values())), "")
-    returns = {seed: found[metric] for seed, found in last.items() if metric}
+    metric = max(_RETURNS, key=lambda name: sum(name in found for found in last.values()))
+    returns = {seed: found[metric] for seed, found in last.items() if metric in found}
     curve = None
     with contextlib.suppress(ValueError, ImportError):
         dirs = [run_dirs[seed] for seed in returns]

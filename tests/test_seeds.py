@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import types
 
+import gymnasium as gym
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 import actor_learner as al
 from actor_learner import cli
-from actor_learner.runs.directory import read_config, write_seeds
+from actor_learner.runs.directory import RunDirectory, read_config, write_config, write_seeds
 from actor_learner.seeds import SeedResults
 from actor_learner.system.machine import available_cores
 from tests.support.processes import patience, wait_until
@@ -63,17 +67,51 @@ def test_a_failed_seed_ends_no_other_and_is_trained_where_all_are_resumed(tmp_pa
 
 
 @pytest.mark.thorough
-def test_ctrl_c_lets_runs_save_and_ends_them(tmp_path):
+@pytest.mark.parametrize(("number", "code", "word"), [(2, 130, "interrupted;"), (15, 143, "SIGTERM:")])
+def test_a_signal_lets_runs_save_and_ends_them(number, code, word, tmp_path):
     many = ["--total-steps", "100000000", "--seeds", "3,5", "--run-dir", "all"]
-    process = subprocess.Popen([*COMMAND, *many], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ignore = (lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if number == 15 else None  # as `command &` does
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([*COMMAND, *many], **pipes, preexec_fn=ignore)
     wait_until((tmp_path / "all/seed-3/metrics.jsonl").exists)
-    process.send_signal(signal.SIGINT)
-    errors = process.communicate(timeout=patience(60))[1]
-    assert process.returncode == 130
-    assert "interrupted; the runs are saved in all, and go on from there with --resume" in errors
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=patience(60))
+    assert process.returncode == code
+    assert "stopped" in output.splitlines()[-1]
+    assert f"{word} the runs are saved in all, and go on from there with" in errors
     assert (tmp_path / "all/seed-3/checkpoints").is_dir()
     assert not (tmp_path / "all/seed-3/.lock").exists()
     assert not (tmp_path / "all/seed-5").exists()
+
+
+def test_a_seed_that_cannot_start_and_a_closed_terminal_end_nothing(tmp_path, monkeypatch):
+    config = al.TrainConfig(run_dir=tmp_path / "all", total_steps=512)
+    write_seeds(tmp_path / "all", config, [0, 1, 2, 3])
+    for seed, row in enumerate(({}, {"episode_return": 7.0}, {})):
+        (run := RunDirectory(tmp_path / f"all/seed-{seed}")).path.mkdir()
+        write_config(run, config, finished={"env_steps": 1024})
+        run.metrics.write_text(json.dumps({"env_steps": 1024} | row) + "\n")
+    (tmp_path / "all/seed-0/config.json").write_text("{")
+
+    def fails(*_, **__):
+        raise BrokenPipeError("gone")
+
+    monkeypatch.setattr("actor_learner.seeds.Child", fails)
+    monkeypatch.setattr("sys.stdout", types.SimpleNamespace(write=fails, flush=fails))
+    results = al.train_seeds(config.replace(total_steps=1024), resume=True)
+    assert "config.json is damaged" in results.failures.pop(0)
+    assert results.failures == {3: "gone"}
+    assert results.returns == {1: 7.0}
+    assert results.table().splitlines()[3].endswith("(no episode finished)")
+    assert read_config(tmp_path / "all")["total_steps"] == 1024
+
+
+@pytest.mark.slow
+def test_an_id_that_the_script_registered_is_known_to_its_runs(monkeypatch):
+    spec = EnvSpec("Own/Pole-v0", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=20)
+    monkeypatch.setitem(gym.registry, spec.id, spec)
+    config = al.TrainConfig(env=spec.id, num_actors=0, total_steps=64, unroll_length=16, run_dir="all")
+    assert not al.train_seeds(config, [0]).failures
 
 
 def test_runs_are_compared_by_the_interquartile_mean(tmp_path):
@@ -116,5 +154,7 @@ def test_a_resumed_folder_must_fit(tmp_path):
         al.train_seeds(al.TrainConfig(run_dir=tmp_path / "all"), [2], resume=True)
     with pytest.raises(ValueError, match="gamma"):
         al.train_seeds(al.TrainConfig(run_dir=tmp_path / "all", algorithm=al.PPO(gamma=0.5)), resume=True)
+    with pytest.raises(ValueError, match="`seeds` must be different numbers. Received: seeds=5"):
+        al.train_seeds(al.TrainConfig(), 5)
     with pytest.raises(ValueError, match="a folder that `train_seeds`"):
         al.train_seeds(al.TrainConfig(run_dir=tmp_path), resume=True)

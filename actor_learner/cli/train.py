@@ -152,7 +152,7 @@ def _is_of_seeds(folder: str | None) -> bool:
 
 def _train_seeds(arguments: argparse.Namespace, config: TrainConfig) -> int:
     """Train runs of several seeds, and print their table. The exit code is 1 if one of them failed."""
-    from actor_learner.runs.directory import with_init_commit
+    from actor_learner.reports.displays import Lines
     from actor_learner.seeds import train_seeds
 
     resume, given = arguments.resume is not None, vars(arguments)
@@ -163,15 +163,15 @@ def _train_seeds(arguments: argparse.Namespace, config: TrainConfig) -> int:
             other = "--resume" if resume else "--seeds"
             raise ValueError(f"`--{name}` can't be combined with `{other}` of several seeds. Received: --{name}")
     if not resume:
-        config = with_init_commit(config)
         _print_preset(arguments, config)
     results = train_seeds(config, arguments.seeds, parallel=arguments.parallel or 1, resume=resume)
-    print(results.table())
+    say = Lines("stdout").say
+    say(results.table())
     if results.curve is not None:
-        print(f"The curve with its interval is in {results.curve}.")
+        say(f"The curve with its interval is in {results.curve}.")
     if results.failures:
         again = f"{shlex.quote(own_command())} train --resume {shlex.quote(str(results.run_dir))}"
-        print(f"{again} goes on with those that haven't finished.")
+        say(f"{again} goes on with those that haven't finished.")
     return 1 if results.failures else 0
 
 
@@ -218,8 +218,9 @@ def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
             raise ValueError(f"`--{flag}` can't be combined with `--resume`. Received: {name}={value}")
     hyperparameters = {name: changes.pop(name) for name in changes.keys() - names_of(TrainConfig)}
     name = changes.pop("algorithm", None)
-    file = str(Path(arguments.resume) / "config.json")
-    in_python = f"al.train(al.load_config({file!r}, run_dir={arguments.resume!r}, callbacks=[...]), resume=True)"
+    function, own = ("train_seeds", "seeds.json") if _is_of_seeds(arguments.resume) else ("train", "config.json")
+    file = str(Path(arguments.resume) / own)
+    in_python = f"al.{function}(al.load_config({file!r}, run_dir={arguments.resume!r}, callbacks=[...]), resume=True)"
     changes = {**_named_callbacks(recorded, changes, in_python), **changes}
     config = TrainConfig.from_json(recorded, **changes, run_dir=arguments.resume, overwrite=False)
     if name is not None and algorithm_class(name) is not type(config.algorithm):

@@ -55,7 +55,7 @@ ENV_ARGUMENTS = ("env", "env_kwargs", "vectorization", "wrappers", "wrapper_kwar
 FORMAT = 1
 """The number of the format of config.json, and of all of a run directory that has no number of its own."""
 
-RECORDED = ("versions", "machine", "git", "chosen", "finished", "changes")
+RECORDED = ("versions", "machine", "git", "chosen", "finished", "changes", "seeds")
 """Entries of config.json beside the fields of the config."""
 
 

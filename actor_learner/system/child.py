@@ -162,8 +162,8 @@ class Child:
         return lines[-1] if lines else f"exit code {code}"
 
     def interrupt(self) -> None:
-        """Send the process the signal of Ctrl-C, unless it has ended."""
-        self._process.send_signal(signal.SIGINT)
+        """Send the process SIGTERM, unless it has ended: a shell's background jobs ignore the signal of Ctrl-C."""
+        self._process.send_signal(signal.SIGTERM)
 
     def close(self, seconds: float = 0.0) -> None:
         """End the process and its children; idempotent. It has so many seconds to end by itself, and them."""
