@@ -123,9 +123,10 @@ def _check_packages(format: str) -> None:
     if format != "litert":
         backend = keras_backend()
         check_installed("tensorflow", f"`format={format!r}`")
-        if format == "tflite" and backend != "tensorflow":
+        lacks = format == "tflite" or (format == "onnx" and importlib.util.find_spec("jax2onnx") is None)
+        if lacks and backend != "tensorflow":
             raise ValueError(
-                f"`format='tflite'` needs Keras on TensorFlow, also for a run on JAX: export with "
+                f"`format={format!r}` needs Keras on TensorFlow, also for a run on JAX: export with "
                 f"KERAS_BACKEND=tensorflow. Received: KERAS_BACKEND={backend}"
             )
     if format == "onnx" and importlib.util.find_spec("tf2onnx") is None:

@@ -76,7 +76,7 @@ def test_a_run_leaves_all_that_it_should(tmp_path):
     assert rows[-1] == pytest.approx(result.metrics)
     stored = json.loads((tmp_path / "run/config.json").read_text())
     assert stored["algorithm"]["minibatch_size"] == 32
-    assert stored["chosen"] == {"xla": True, "updates_per_epoch": 1, "action_masks": False}
+    assert stored["chosen"] == {"xla": True, "updates_per_epoch": 1, "action_masks": False, "precision": "float32"}
     assert same_weights(al.load_network(result.run_dir).get_weights(), result.network.get_weights())
     assert al.Learner.load(result.run_dir / "checkpoints/final").env_steps == rows[-1]["env_steps"]
     observation = np.array([0.01, -0.02, 0.03, 0.04], np.float32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import gymnasium as gym
 import keras
 import numpy as np
@@ -154,7 +156,7 @@ def test_a_network_of_ones_own_gets_everything_and_its_finished_run_is_read_agai
     [
         (Arm, seeing, KEYS, r"must not depend on 'sim.masses'.* the layer 'joined' reads it for the policy"),
         (Arm, al.default_network, KEYS, r"must not depend on .* the layer 'observations' reads it"),
-        (Arm, lambda *_: Subclassed(), KEYS, r"needs a functional model.*network='subclassed'"),
+        (Arm, lambda *_: Subclassed(), KEYS, r"needs a functional model.*network='subclassed"),
         (Arm, None, ("masses",), r"\(joints, sim, sim/force, sim/masses, privileged_state\), but not all"),
         (Arm, None, ("joints", "sim", "privileged_state"), r"some of the entries of a Dict observation .* but not all"),
         ("CartPole-v1", None, ("masses",), r"some of the entries of a Dict observation \(this is none\), but not all"),
@@ -189,7 +191,8 @@ def test_settings_that_exclude_entries_for_the_value(changes, message):
     ],
 )
 def test_a_privileged_state_is_the_values_unless_the_network_or_the_caller_says_otherwise(network, keys, names):
-    with al.ActorPool(Arm, network, value_keys=keys, **POOL) as actors:
+    warns = contextlib.nullcontext() if network is None else pytest.warns(UserWarning, match="sees `privileged_state`")
+    with warns, al.ActorPool(Arm, network, value_keys=keys, **POOL) as actors:
         assert sorted(actors.policy_space) == names
         assert sorted(actors.collect().observation) == ["joints", "privileged_state", "sim"]
         part = al.Policy.from_network(actors.policy_network, Arm.action_space, observation_space=actors.policy_space)

@@ -305,7 +305,7 @@ class Hyperparameters(NamedFields, ABC):
             expected = "None without `hindsight` of an off-policy algorithm, which computes rewards of other goals"
             raise refusal("compute_reward", expected, config.compute_reward)
         if config.exploration is not None and (not self.REPLAYS or self.DISTRIBUTION[0] == "greedy"):
-            raise refusal("exploration", f"None for {kind}; SAC, TQC and TD3 take one", config.exploration)
+            raise refusal("exploration", f"None for {kind}; SAC, TQC, CrossQ and TD3 take one", config.exploration)
         if self.OWN_DISTRIBUTION:
             self._check_default_network(config, kind)
 

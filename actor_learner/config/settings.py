@@ -245,9 +245,10 @@ class PoolSettings:
             are at most `max_policy_lag` (2 or more) versions old, and runs don't repeat their bytes.
         acting: "actors": each actor runs the policy on its core; "device": the learner's device runs it, in one call
             for half of the environments. The latter suits networks that are too large for a core.
-        exploration: noise of actions in place of white noise, for SAC, TQC and TD3: "pink" (arXiv:2206.04415), "ou"
-            (Ornstein-Uhlenbeck), or a function (generator, size), "module:function", that yields the `size` numbers of
-            each step, of standard deviation 1. Each environment has its own, which begins anew with an episode.
+        exploration: noise of actions in place of white noise, for SAC, TQC, CrossQ and TD3: "pink" (arXiv:2206.04415),
+            "ou" (Ornstein-Uhlenbeck), or a function (generator, size), "module:function", that yields the `size`
+            numbers of each step, of standard deviation 1. Each environment has its own, which begins anew with an
+            episode.
         ray_address: Ray cluster whose machines run the actors, with this one: "auto" or "host:port"; None: only this
             machine.
         actors_per_host: actors on each machine of the cluster; None: one for each of its free CPUs.
@@ -315,7 +316,7 @@ class PoolSettings:
         None,
         "actors",
         metavar="NAME",
-        help="noise of actions for SAC, TQC and TD3: pink, ou (Ornstein-Uhlenbeck) or module:function; default: white",
+        help="noise of actions for SAC, TQC, CrossQ and TD3: pink, ou (Ornstein-Uhlenbeck) or module:function",
     )
     ray_address: str | None = setting(
         None, "actors", check=check_address, effect="none", owner="cluster", alias="--ray"

@@ -75,7 +75,7 @@ def test_actors_anywhere_have_the_same_noise():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"algorithm": al.PPO()}, "`exploration` must be None for PPO; SAC, TQC and TD3 take one"),
+        ({"algorithm": al.PPO()}, "`exploration` must be None for PPO; SAC, TQC, CrossQ and TD3 take one"),
         ({"env": "CartPole-v1", "algorithm": al.DQN()}, "None for DQN; .*exploration='pink'"),
         ({"exploration": "brown"}, "'pink', 'ou' or a function .* Received: exploration='brown'"),
         ({"exploration": "os:system"}, "not one of Python's own"),

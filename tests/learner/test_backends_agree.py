@@ -17,8 +17,11 @@ from tests.support.processes import patience
 pytest.importorskip("jax", reason="needs jax")
 
 SMALLEST = "regularized"
-ROUNDING = {"td3/after/2": 2e-5, "crossq/after/12": 5e-6}
-"""Greater differences. Adam divides a gradient by its own size: one number's first, 5e-8, is rounding for a part."""
+ROUNDING = {"td3/after/2": 2e-5, "crossq/after/12": 5e-6, "crossq/optimizer": 1e-5}
+"""Greater differences. Adam divides a gradient by its own size: one number's first, 5e-8, is rounding for a part.
+
+CrossQ's moments differ by 2e-5 of an array's largest number, SAC's by 8e-6: statistics of batches amplify it.
+"""
 
 
 @pytest.fixture
@@ -57,7 +60,8 @@ def assert_agree(found, case):
     ]
     assert max(changes) > 1e-5, case
     for name, expected, actual in [*part(found, f"{case}/after/"), *part(found, f"{case}/optimizer/")]:
-        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=ROUNDING.get(name, 1e-6), err_msg=name)
+        rounding = ROUNDING.get(name, ROUNDING.get(name.rpartition("/")[0], 1e-6))
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=rounding, err_msg=name)
     for name, expected, actual in part(found, f"{case}/metrics/"):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=2e-6, err_msg=name)
 
