@@ -44,7 +44,6 @@ class _Run:
     ) -> None:
         self.config, self.start, self.actors, self.interrupts = config, start, actors, interrupts
         self.exported: Any = None  # the policy that is saved in the end
-        self.batch: Any = None  # of the update that ends, in the actors' memory
         self.learner = build.make_learner(config, start, actors, compute_reward)
         start.change_rate(self.learner, config.algorithm)
         rows = build.batch_rows(config)
@@ -63,8 +62,11 @@ class _Run:
         self.progress = Progress(config, start.run.path, start.run.metrics)
         interrupts.quiet = config.quiet or self.progress.shows_interrupts
 
-    def updates(self) -> Iterator[dict[str, float]]:
-        """Run the loop: yield the metrics of each update; publish the weights when the caller asks for the next one."""
+    def updates(self) -> Iterator[tuple[dict[str, float], Any]]:
+        """Run the loop: yield the metrics of each update, and its batch, in the actors' memory; None if it has none.
+
+        The weights are published when the caller asks for the next one.
+        """
         actors, learner, recorder, meter = self.actors, self.learner, self.recorder, self.recorder.meter
         copies_ahead = self.config.max_policy_lag > 0 and not self.config.asynchronous and "GPU" in learner.device
         meter.begin()
@@ -90,14 +92,12 @@ class _Run:
                 losses = learner.update(trajectory, on_policy=trajectory.policy_version == learner.updates)
             learned = recorder.learned(trajectory, losses)
             row = meter.row(trajectory, losses, collected - started, time.perf_counter() - collected)
-            self.batch = trajectory
-            yield row
-            self.batch = None
+            yield row, trajectory
             if learned:
                 actors.publish(learner.flat_weights())
                 self._seat_opponents()
 
-    def _offline_updates(self) -> Iterator[dict[str, float]]:
+    def _offline_updates(self) -> Iterator[tuple[dict[str, float], None]]:
         """Learn from the rows that the buffer has, before the first env step; publish the weights in the end."""
         learner, recorder, planned = self.learner, self.recorder, self.config.offline_steps
         if learner.offline_steps >= planned:
@@ -107,7 +107,7 @@ class _Run:
             recorder.begin_update()
             losses = learner.learn(min(self.offline_steps_at_once, planned - learner.offline_steps))
             recorder.learned(None, losses)
-            yield recorder.meter.offline_row(losses, time.perf_counter() - started)
+            yield recorder.meter.offline_row(losses, time.perf_counter() - started), None
         self.actors.publish(learner.flat_weights())
 
     def _seat_opponents(self, *, new: bool = False) -> None:
@@ -134,8 +134,8 @@ class _Run:
         metrics: dict[str, float] = {}
         try:
             self.callbacks.begin(self.start.checkpoint)
-            for metrics in self.updates():
-                self._end_update(metrics)
+            for metrics, trajectory in self.updates():
+                self._end_update(metrics, trajectory)
             self.recorder.checkpoint()
             self.recorder.end_epoch()  # from here on, callbacks may average or restore weights for the result
             self.callbacks.end(metrics, interrupted=bool(self.interrupts.requested))
@@ -151,7 +151,7 @@ class _Run:
             _log.info("%s stopped the run at %s of %s steps", stopped_by, *map("{:,}".format, steps))
         return Result(build.result_network(self.learner), metrics, self.start.run.path, stopped_by)
 
-    def _end_update(self, metrics: dict[str, float]) -> None:
+    def _end_update(self, metrics: dict[str, float], trajectory: Any) -> None:
         """Call the callbacks, then record the update, end the epoch and write a checkpoint where each is due."""
         recorder, callbacks, undone = self.recorder, self.callbacks, "undone" in metrics
         if not undone and not self.start.confirmed:
@@ -163,9 +163,7 @@ class _Run:
                 action_masks=self.actors.uses_masks,
             )
         try:
-            if self.batch is not None:
-                callbacks.show_batch(self.batch, metrics)
-            callbacks.update_ended(metrics)
+            callbacks.update_ended(metrics, trajectory)
         finally:
             self.progress.update(recorder.record(metrics))
         recorder.check_undone()

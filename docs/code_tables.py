@@ -95,10 +95,16 @@ def _support() -> str:
             kind.REPLAYS,
             "hindsight" in kind.__dataclass_fields__ and _accepts(kind, hindsight="future"),
         )
-        rows.append((f"[{name.upper()}](docs/{_page(name, kind.__name__)})", *spaces, *map(_tick, features)))
+        rows.append((f"[{_title(name)}](docs/{_page(name, kind.__name__)})", *spaces, *map(_tick, features)))
     actions = ("Discrete", "Multi-Discrete", "Multi-Binary", "Box", "unbounded Box", "Dict, Tuple")
     features = ("masks", "memory", "several GPUs (JAX)", "offline", "hindsight")
     return _table(("", *actions, *features), rows)
+
+
+def _title(name: str) -> str:
+    """Return the name of an algorithm as its page has it."""
+    page = ROOT / "docs/algorithms" / f"{name}.md"
+    return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def _tick(value: bool) -> str:
@@ -145,7 +151,7 @@ def _metrics() -> str:
         """Return links to the sections of which a row or a point begins with the metric."""
         entry = re.compile(rf"^[|-] (?:`\w+`, )*`{re.escape(metric)}`", re.MULTILINE)
         found = {page: text[: match.start()] for page, text in pages.items() if (match := entry.search(text))}
-        return ", ".join(f"[{page.upper()}](algorithms/{page}.md#{_last_anchor(text)})" for page, text in found.items())
+        return ", ".join(f"[{_title(page)}](algorithms/{page}.md#{_last_anchor(text)})" for page, text in found.items())
 
     rows = [(f"`{name}`", meaning, links(name)) for name, (meaning, *_) in METRICS.items()]
     return _table(("metric", "meaning", "more about it"), rows)

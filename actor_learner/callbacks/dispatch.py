@@ -85,8 +85,9 @@ class RunCallbacks:
         self._has_warned = False
         self._judging = {id(callback): needed for callback in self._callbacks if (needed := checks.needed(callback))}
         self._idle = set(self._judging)  # those that have had no value yet
-        looks = [isinstance(one, Callback) and type(one).on_update is not Callback.on_update for one in self._callbacks]
-        self._blind = [one for one, does in zip(self._callbacks, looks, strict=True) if not does]
+        self._blind = [
+            one for one in self._callbacks if not isinstance(one, Callback) or type(one).on_update is Callback.on_update
+        ]
         self.stopped_by: str | None = None
         self.meter: Meter | None = None
         checks.check_packages(self._callbacks)
@@ -156,16 +157,13 @@ class RunCallbacks:
             self.call("on_epoch_begin", epoch, {})
         self.call("on_train_batch_begin", batch, logs={})
 
-    def show_batch(self, batch: Any, metrics: Mapping[str, float]) -> None:
-        """Show the batch of an update that isn't undone to the callbacks that look at it."""
-        if len(self._blind) < len(self._callbacks) and "undone" not in metrics:
-            self.call("on_update", batch, dict(metrics), but=self._blind)
-
-    def update_ended(self, metrics: dict[str, float]) -> None:
-        """End an update, and add the metrics that callbacks report to `metrics`."""
+    def update_ended(self, metrics: dict[str, float], trajectory: Any = None) -> None:
+        """End an update, show the callbacks its batch, if it has one, and add what they report to `metrics`."""
         if "undone" in metrics:
             self._update_undone(metrics)
             return
+        if trajectory is not None:
+            self.call("on_update", trajectory, dict(metrics), but=self._blind)
         logs, batch = dict(metrics), (self._learner.updates - 1) % self._updates_per_epoch
         reporting = [one for one in self._callbacks if getattr(one, "reports", ())]
         others = [one for one in self._callbacks if one not in reporting]

@@ -89,7 +89,7 @@ class TrainedModels:
     def batch_statistics(self) -> list[keras.Variable]:
         """The statistics of layers that normalize by batches, where losses move them."""
         models = (self.network, *self.critics)
-        layers = (layer for model in models for layer in contract.all_layers(model) if isinstance(layer, self.batches))
+        layers = (layer for model in models for layer in contract.layers_of(model, self.batches))
         return [one for layer in layers for one in layer.non_trainable_variables]
 
     def outputs(self, observation: Nest, *, target: bool = False, training: bool = False) -> Mapping[str, Tensor]:

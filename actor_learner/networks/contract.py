@@ -340,7 +340,7 @@ def in_training(model: keras.Model, kinds: tuple[type[Any], ...]) -> Iterator[No
     def training(call: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *arguments, **options: call(*arguments, **{**options, "training": True})
 
-    found = [layer for layer in all_layers(model) if isinstance(layer, kinds)]
+    found = layers_of(model, kinds)
     for layer in found:
         layer.call = training(layer.call)
     try:
@@ -381,6 +381,11 @@ def all_layers(network: keras.Model) -> Iterator[keras.layers.Layer]:
     yield from network._flatten_layers(include_self=False)
 
 
+def layers_of(model: keras.Model, kinds: type[Any] | tuple[type[Any], ...]) -> list[Any]:
+    """Return the layers of some kinds."""
+    return [layer for layer in all_layers(model) if isinstance(layer, kinds)]
+
+
 def convolves(network: keras.Model) -> bool:
     """Return whether a network has convolutions."""
     return any("Conv" in type(layer).__name__ for layer in all_layers(network))
@@ -388,8 +393,7 @@ def convolves(network: keras.Model) -> bool:
 
 def normalization_layers(network: keras.Model) -> list[ObservationNormalization]:
     """Return the layers whose statistics the learner updates, each once, however often the network calls it."""
-    layers = (layer for layer in all_layers(network) if isinstance(layer, ObservationNormalization))
-    return list({id(layer): layer for layer in layers}.values())
+    return list({id(layer): layer for layer in layers_of(network, ObservationNormalization)}.values())
 
 
 def normalized_leaf(layer: ObservationNormalization, observation: Nest) -> Tensor:
@@ -422,7 +426,7 @@ def distribution_and_hold(network: keras.Model) -> tuple[str, int]:
 
     Raises ValueError if several of these layers differ.
     """
-    layers = _distribution_layers(network)
+    layers = layers_of(network, ActionDistribution)
     values = {(layer.distribution, layer.noise_hold) for layer in layers}
     if len(values) > 1:
         listed = ", ".join(f"{layer.name!r} ({layer.distribution}, {layer.noise_hold})" for layer in layers)
@@ -433,18 +437,14 @@ def distribution_and_hold(network: keras.Model) -> tuple[str, int]:
 
 def epsilon_ladder(network: keras.Model) -> float:
     """Return the exponent of the ladder of epsilons over environments, 0 without one."""
-    return max((layer.epsilon_ladder for layer in _distribution_layers(network)), default=0.0)
+    return max((layer.epsilon_ladder for layer in layers_of(network, ActionDistribution)), default=0.0)
 
 
 def set_epsilon(network: keras.Model, epsilon: float | None) -> None:
     """Assign the probability of random actions to the network's ActionDistribution layer; None: assigns nothing."""
-    for layer in _distribution_layers(network):
+    for layer in layers_of(network, ActionDistribution):
         if epsilon is not None and layer.distribution == GREEDY:
             layer.epsilon.assign([epsilon])
-
-
-def _distribution_layers(network: keras.Model) -> list[ActionDistribution]:
-    return [layer for layer in all_layers(network) if isinstance(layer, ActionDistribution)]
 
 
 def check_noise_hold(noise_hold: int, action: Structure) -> None:

@@ -61,7 +61,7 @@ class SAC(OffPolicy):
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy for a resumed run, whose temperature goes on as it was learned, or stays a number."""
         new = super().changed(changes)
-        if new.ent_coef != self.ent_coef and _AUTO in f"{new.ent_coef} {self.ent_coef}":
+        if new.ent_coef != self.ent_coef and any(isinstance(each.ent_coef, str) for each in (self, new)):
             raise refusal("ent_coef", "another number, where it was a number: a learned one goes on", new.ent_coef)
         return new
 
