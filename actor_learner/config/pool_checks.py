@@ -110,6 +110,8 @@ def check_info_keys(value: Any) -> tuple[str, ...]:
         raise refusal("info_keys", "a sequence of strings", value)
     if {"return", "length"} & set(keys):
         raise refusal("info_keys", "without return and length, which are always reported", keys)
+    if any(part.startswith("_") for key in keys for part in key.split("/")):
+        raise refusal("info_keys", "without an underscore at the start, as flags have", keys)
     return keys
 
 

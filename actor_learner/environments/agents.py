@@ -28,6 +28,7 @@ from actor_learner.environments.games import (
     state_of,
     state_space_of,
 )
+from actor_learner.environments.seeding import seed_game
 from actor_learner.environments.serial import add_masks, merge_numbers
 from actor_learner.spaces.structure import AGENT_KEY, OWN_KEY, STATE_KEY, drop_mask, without_mask
 from actor_learner.system.types import Array
@@ -114,6 +115,7 @@ class ParallelGames:
             self._start(number)
 
     def _start(self, number: int, **kwargs: Any) -> None:
+        seed_game(self.games[number], kwargs.get("seed"))
         self._remember(number, *self.games[number].reset(**kwargs))
         require_agents(self.games[number].agents, self.name)
 

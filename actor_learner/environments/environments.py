@@ -23,6 +23,7 @@ from actor_learner.environments.buffers import Observations, first_fault, requir
 from actor_learner.environments.calls import Call, CallError, methods, perform
 from actor_learner.environments.episodes import Episodes, EpisodeStatistics
 from actor_learner.environments.errors import ApiError, EnvError, calling, closing, describe_error, short
+from actor_learner.environments.seeding import seed_spaces
 from actor_learner.environments.self_play import SelfPlayVectorEnv
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
@@ -148,10 +149,13 @@ class Environments:
     def reset(self, seed: int | None = None) -> Leaves:
         """Reset every environment, seeded with consecutive numbers from `seed`; return the first observation's leaves.
 
+        Their spaces are seeded, too, with other numbers.
+
         Raises EnvError if `reset` raised, or its observation or action mask breaks its space.
         """
         if seed is not None:
             seed = int(seed) % (autoreset.MAX_SEED - self.num_envs)
+            seed_spaces(self.vector_env, seed)
         infos = self._vector_reset(self._current, seed=seed)
         self._resetting = self._reset_error = None
         self._absent = _absent(infos)

@@ -137,7 +137,7 @@ def _entry(infos: Sequence[dict[str, Any]], key: str, row: int) -> Any:
 
 
 def _value(info: Mapping[str, Any], key: str, row: int) -> Any:
-    values, mask = info.get(key), info.get(f"_{key}")
+    values, mask = info.get(key), info.get(f"__{key}", info.get(f"_{key}"))  # an info may have had a `_key` of its own
     outer, _, inner = key.partition("/")
     if values is None and inner and isinstance(info.get(outer), Mapping):
         return _value(info[outer], inner, row)
@@ -149,7 +149,7 @@ def _value(info: Mapping[str, Any], key: str, row: int) -> Any:
 def _numbers(info: Mapping[str, Any], row: int) -> Iterator[str]:
     """Yield the keys under which vector infos hold a number of one environment; "a/b" is `info["a"]["b"]`."""
     for key, values in info.items():
-        if not isinstance(key, str) or key.startswith("_") or key == "episode":
+        if not isinstance(key, str) or key.startswith(("_", "episode/")) or key == "episode":
             continue
         if isinstance(values, Mapping):
             yield from (f"{key}/{inner}" for inner in _numbers(values, row))
@@ -160,9 +160,9 @@ def _numbers(info: Mapping[str, Any], row: int) -> Iterator[str]:
 def _recorded_episode(infos: Sequence[dict[str, Any]], row: int) -> tuple[float, float] | None:
     """Return an episode's return and length from a wrapper's own `info["episode"]`, or None."""
     for info in infos:
-        episode, mask = info.get("episode"), info.get("_episode")
-        if isinstance(episode, dict) and (mask is None or mask[row]):
-            numbers = [number(_entry([episode], key, row)) for key in ("r", "l")]
+        mask = info.get("_episode")
+        if mask is None or mask[row]:
+            numbers = [number(_value(info, f"episode/{key}", row)) for key in ("r", "l")]
             if numbers[0] is not None and numbers[1] is not None:
                 return numbers[0], numbers[1]
     return None

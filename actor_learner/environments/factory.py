@@ -6,6 +6,8 @@ import contextlib
 import copy
 import functools
 import inspect
+import itertools
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -194,9 +196,9 @@ class EnvFactory:
         for wrapper in self.wrappers:
             what = f"wrapper `{wrapper_name(wrapper.func)}` of env `{self.name}`"
             kwargs = {**_numbered(wrapper.func, number), **_own_copies(wrapper.keywords)}
-            if number and inspect.isclass(wrapper.func) and issubclass(wrapper.func, gym.wrappers.RecordVideo):
-                kwargs["name_prefix"] = f"{kwargs.get('name_prefix', 'rl-video')}-env-{number}"  # or all write one file
             with calling(what, "can't be built:"):
+                if inspect.isclass(wrapper.func) and issubclass(wrapper.func, gym.wrappers.RecordVideo):
+                    kwargs |= _own_files(kwargs, number)
                 env = wrapper.func(*wrapper.args, env, **kwargs)
             if not isinstance(env, gym.Env):
                 raise EnvError(f"{what} must return a gymnasium.Env. Received: {_kind(env)}")
@@ -424,6 +426,22 @@ def _numbered(source: Any, number: int) -> dict[str, int]:
     """Return the number of an environment as an argument, where the callable has a parameter for it."""
     signature = _signature(source)
     return {"env_index": number} if signature is not None and "env_index" in signature.parameters else {}
+
+
+def _own_files(kwargs: Mapping[str, Any], number: int) -> dict[str, str]:
+    """Return the prefix of a RecordVideo's files where another environment, or an earlier process, has the usual one.
+
+    Each would begin with episode 0 and write over the other's.
+    """
+    given = kwargs.get("name_prefix", "rl-video")
+    prefix = own = f"{given}-env-{number}" if number else given
+    folder = kwargs.get("video_folder", "")
+    files = os.listdir(folder) if os.path.isdir(folder) else []
+    for again in itertools.count(2):
+        if not any(file.startswith((f"{prefix}-episode-", f"{prefix}-step-")) for file in files):
+            break
+        prefix = f"{own}-{again}"
+    return {} if prefix == given else {"name_prefix": prefix}
 
 
 def _own_copies(kwargs: Mapping[str, Any]) -> dict[str, Any]:

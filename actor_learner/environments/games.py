@@ -16,6 +16,7 @@ from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from actor_learner.environments.errors import EnvError, short
+from actor_learner.environments.seeding import seed_game
 from actor_learner.spaces.structure import MASK_KEY
 from actor_learner.system.types import Array
 
@@ -266,6 +267,7 @@ class Turns(Course):
     """
 
     def start(self, seed: int | None = None) -> None:
+        seed_game(self._game, seed)
         self._game.reset(seed=seed)
         self.returns = {}
         self._go_on()
@@ -301,6 +303,7 @@ class Rounds(Course):
 
     def start(self, seed: int | None = None) -> None:
         self.returns, self.ends = {}, {}
+        seed_game(self._game, seed)
         found = self._game.reset(seed=seed)
         if not isinstance(found, tuple) or len(found) != 2:
             expected = (

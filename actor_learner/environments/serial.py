@@ -175,25 +175,25 @@ def add_masks(infos: dict[str, Any], action_masks: Mapping[int, Any], num_envs: 
     infos[MASK_KEY], infos[f"_{MASK_KEY}"] = values, given
 
 
-def merge_numbers(infos: dict[str, Any], info: Mapping[str, Any], index: int, num_envs: int) -> None:
-    """Merge an environment's info into vector infos: only numbers, as float64.
+def merge_numbers(infos: dict[str, Any], info: Mapping[str, Any], index: int, num_envs: int, prefix: str = "") -> None:
+    """Merge an environment's info into vector infos: only numbers, as float64, and "a/b" for `info["a"]["b"]`.
 
-    Gymnasium's `_add_info` takes dtype and shape from the first value.
+    Gymnasium's `_add_info` takes dtype and shape from the first value, and a dict can't stand beside a number. Keys
+    that begin with an underscore are those of flags.
     """
     for key, value in info.items():
-        if key == MASK_KEY:
+        if not isinstance(key, str) or key == MASK_KEY or key.startswith("_"):
             continue
+        path = prefix + key
         if isinstance(value, dict):
-            merge_numbers(infos.setdefault(key, {}), value, index, num_envs)
+            merge_numbers(infos, value, index, num_envs, f"{path}/")
         elif isinstance(value, _NUMBERS) and np.size(value) == 1:
             try:
                 number = float(np.reshape(value, ()))
             except (TypeError, ValueError, OverflowError):  # text in an array, an integer beyond float64
                 continue
-            infos.setdefault(key, np.zeros(num_envs))[index] = number
-        else:
-            continue
-        infos.setdefault(f"_{key}", np.zeros(num_envs, dtype=bool))[index] = True
+            infos.setdefault(path, np.zeros(num_envs))[index] = number
+            infos.setdefault(f"_{path}", np.zeros(num_envs, dtype=bool))[index] = True
 
 
 def _source(expected: str, index: int) -> str:

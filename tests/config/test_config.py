@@ -77,6 +77,8 @@ class CautiousPPO(al.PPO):
         ("initial_log_std", float("nan"), "a finite number"),
         ("info_keys", "is_success", "a sequence of strings"),
         ("info_keys", ("a", "a"), "different, non-empty strings"),
+        ("info_keys", ("_score",), "without an underscore at the start, as flags have"),
+        ("info_keys", ("reward/_root",), "without an underscore at the start, as flags have"),
         ("info_keys", ("length",), "without return and length, which are always reported"),
         ("env_kwargs", [1], "a dict with names as keys"),
         ("wrappers", 3, "names like minigrid.wrappers:ImgObsWrapper, or callables"),

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from hypothesis import given, settings, strategies as st
 
@@ -325,6 +326,75 @@ class TestStatistics:
         environments.reset(0)
         info = environments.step(np.zeros(2, np.int64)).episodes.info
         assert {key: values.tolist() for key, values in info.items()} == {"score": [1.0, 0.5], "size one": [3.0, 3.0]}
+
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+    def test_a_key_may_be_a_number_of_one_environment_and_a_dict_of_another(self, order):
+        crashes = [{"crash": 1.5}, {"crash": {"speed": 2.5, "at": {"x": 3.5}}}]
+        envs = [Told(crashes[index]) for index in order]
+        environments = Environments(SerialVectorEnv(envs), info_keys=("crash", "crash/speed", "crash/at/x"))
+        environments.reset(0)
+        info = environments.step(np.zeros(2, np.int64)).episodes.info
+        expected = {"crash": [1.5, None], "crash/speed": [None, 2.5], "crash/at/x": [None, 3.5]}
+        found = {key: [None if math.isnan(value) else value for value in info[key]] for key in info}
+        assert found == {key: [values[index] for index in order] for key, values in expected.items()}
+
+    @pytest.mark.parametrize("mode", [*MODES, "serial"])
+    @pytest.mark.parametrize("info", [{"score": 2.0, "_score": 0.0}, {"_score": 0.0, "score": 2.0}])
+    def test_an_info_may_have_a_name_that_is_that_of_a_flag(self, mode, info):
+        vector_env = SerialVectorEnv([Told(info)]) if mode == "serial" else sync([lambda: Told(info)], mode)
+        _, (episodes,) = play(Environments(vector_env, info_keys=("score",)), 1)
+        assert episodes == [(1.0, 1.0, {"score": 2.0})]
+
+
+class Told(Script):
+    """Ends each episode at its first step, with the info that it was told."""
+
+    def __init__(self, info):
+        super().__init__([(1, True, False)])
+        self.info = info
+
+    def step(self, action):
+        return (*super().step(action)[:-1], self.info)
+
+
+class Sampling(Script):
+    """Observes draws of its own spaces."""
+
+    def observation(self):
+        return np.array([self.action_space.sample(), self.observation_space.sample()[0]], np.float32)
+
+
+class Sampled(gym.Wrapper):
+    """Rewards draws of a space of its own."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.action_space = Discrete(1000)
+
+    def step(self, action):
+        observation, _, *rest = self.env.step(action)
+        return observation, float(self.action_space.sample()), *rest
+
+
+@pytest.mark.parametrize("build", [SerialVectorEnv, lambda envs: sync([lambda env=env: env for env in envs], MODES[0])])
+def test_spaces_are_seeded_and_each_environment_has_a_seed_of_its_own(build):
+    def rows(count, seed):
+        return play(Environments(build([Sampled(Sampling([(3, True, False)])) for _ in range(count)])), 9, seed=seed)[0]
+
+    first, second = rows(2, seed=4)
+    assert [first, second] == rows(2, seed=4)
+    assert [second] == rows(1, seed=5)  # whichever actor has it
+    assert [row.reward for row in first] != [row.reward for row in second]
+
+
+@pytest.mark.parametrize("name", ["action_space", "single_action_space"])
+def test_spaces_of_a_vector_environment_are_seeded(name):
+    drawn = []
+    for seed in (4, 4, 5):
+        vector_env = CartPoleVectorEnv(2)
+        Environments(vector_env).reset(seed)
+        drawn.append([np.sum(getattr(vector_env, name).sample()) for _ in range(40)])
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 @pytest.mark.slow

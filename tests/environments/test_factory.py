@@ -321,3 +321,7 @@ def test_videos_of_several_environments_have_files_of_their_own(tmp_path):
     options = {"video_folder": str(tmp_path), "disable_logger": True}
     filmed = resolve_env("CartPole-v1", {"render_mode": "rgb_array"}, "sync", (RecordVideo,), {"RecordVideo": options})
     assert [env.name_prefix for env in filmed.make(2).envs] == ["rl-video", "rl-video-env-1"]
+    again = {"env-1-step-0", "env-1-2-episode-7", "env-10-episode-0"}
+    for name in again:
+        (tmp_path / f"rl-video-{name}.mp4").touch()
+    assert [env.name_prefix for env in filmed.make(2).envs] == ["rl-video", "rl-video-env-1-3"]  # nothing is lost

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
+from actor_learner.environments.agents import AgentsVectorEnv
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
@@ -410,3 +412,25 @@ def test_spaces_and_courses_of_games_in_pettingzoo_s_wrappers():
     ((agent, turn),) = course.deciding.items()
     assert agent == "player_0"
     assert turn.mask.tolist() == [True] * 7
+
+
+@pytest.mark.parametrize("self_play", [True, False])
+@pytest.mark.parametrize("make", [Bomb, LastStanding])
+def test_spaces_of_a_game_are_seeded(make, self_play):
+    class Sampling(make):
+        def __init__(self):
+            super().__init__()
+            self.spaces = {agent: Discrete(3) for agent in self.possible_agents}
+
+        def action_space(self, agent):
+            return self.spaces[agent]
+
+    drawn = []
+    for seed in (4, 4, 5):
+        factory = dataclasses.replace(resolve_env(Sampling), seats=Seats() if self_play else None)
+        vector_env = factory.make(2 if self_play else 6)
+        Environments(vector_env).reset(seed)
+        games = vector_env.games.games if isinstance(vector_env, AgentsVectorEnv) else vector_env._raw
+        drawn.append([[space.sample() for _ in range(20)] for game in games for space in game.spaces.values()])
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(set(map(tuple, drawn[0]))) == 6
