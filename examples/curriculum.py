@@ -50,7 +50,7 @@ class Curriculum(al.callbacks.Callback):
     difficulty = 1
 
     def on_train_batch_end(self, batch, logs=None):
-        if logs.get("episode/is_success", 0) > 0.8 and self.difficulty < LONGEST:
+        if self.difficulty < LONGEST and self.is_settled() and logs["episode/is_success"] > 0.8:
             self.difficulty += 1
             self.actors.call("set_difficulty", self.difficulty)  # in every environment, before its next unroll
 

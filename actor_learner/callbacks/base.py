@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
 
+from actor_learner.runs.meter import EPISODE_WINDOW
 from actor_learner.system.fields import check_count, check_number
 from actor_learner.system.installation import install_command
 
@@ -54,6 +55,14 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         It is in the actors' memory, which they fill again: keep a `batch.copy()`.
         """
 
+    def is_settled(self, episodes: int = EPISODE_WINDOW) -> bool:
+        """Return whether so many episodes ended since the start or the last `actors.call`, one of each environment.
+
+        Before, the means over the last 100 episodes (`episode_return`, `episode/is_success`) may be those of episodes
+        from before the call, or of the shortest ones.
+        """
+        return self.callbacks.counts("episode_return", episodes)
+
     def get_state(self) -> dict[str, Any]:
         """Return what the callback needs to go on in a resumed run, such as its counters: JSON."""
         return {}
@@ -78,7 +87,7 @@ class StopOnReturn(Callback):
         ValueError: an argument can't be used; when training begins: there is no such metric.
     """
 
-    def __init__(self, threshold: float, *, episodes: int = 100, monitor: str = "episode_return") -> None:
+    def __init__(self, threshold: float, *, episodes: int = EPISODE_WINDOW, monitor: str = "episode_return") -> None:
         super().__init__()
         self.threshold, self.episodes = check_number("threshold", threshold), check_count("episodes", episodes)
         self.monitor = monitor

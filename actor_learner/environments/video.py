@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -23,6 +24,8 @@ from actor_learner.environments.factory import EnvFactory, accepts
 from actor_learner.environments.games import close_game, is_game, without_checks
 from actor_learner.system.installation import install_command
 
+DISPLAYS = ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY")  # environment variables that tell MuJoCo where to draw
+_MUJOCOS_CONTEXTS = ("mujoco.rendering.classic.gl_context", "mujoco.gl_context")  # they read MUJOCO_GL once; by version
 _MODES_WITHOUT_PICTURES = (None, "human", "ansi")  # render modes
 _PIXEL = (5, 4)  # height and width of a drawn pixel of ALE's frames, which are shrunk from 210 x 160 to a square
 _SCREEN_FPS = 60  # frames per second of an Atari
@@ -139,26 +142,28 @@ def _check_pictures(name: str, built: Any) -> Any:
             f"`{name}` has no renderer for pictures; a video needs an environment with "
             f'render_mode="rgb_array". Received: render_mode={mode!r}'
         )
-    if hasattr(getattr(built, "unwrapped", built), "mujoco_renderer"):
-        _choose_mujocos_renderer(name)
+    if hasattr(getattr(built, "unwrapped", built), "mujoco_renderer") and not _choose_mujocos_renderer():
+        raise EnvError(
+            f"`{name}` can't be drawn: MuJoCo needs a display, EGL or OSMesa (apt install libegl1 libgl1-mesa-dri, or "
+            "libosmesa6). Received: MUJOCO_GL isn't set, and neither works"
+        )
     return built
 
 
-def _choose_mujocos_renderer(name: str) -> None:
-    """Have MuJoCo draw by EGL, else by OSMesa, where there is no display. Raises EnvError if neither works."""
-    if sys.platform != "linux" or any(map(os.environ.get, ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"))):
-        return
+def _choose_mujocos_renderer() -> bool:
+    """Have MuJoCo draw by EGL, else by OSMesa, where there is no display. Returns False if neither works."""
+    if sys.platform != "linux" or any(map(os.environ.get, DISPLAYS)):
+        return True
     for renderer in ("egl", "osmesa"):  # tried in another process: in this one, only the first could be loaded
         code = f"import mujoco.{renderer} as renderer; renderer.GLContext(8, 8)"
         variables = {**os.environ, "MUJOCO_GL": renderer}
         with contextlib.suppress(subprocess.SubprocessError):  # it fails, or a driver hangs
             subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, check=True, timeout=60)
             os.environ["MUJOCO_GL"] = renderer
-            return
-    raise EnvError(
-        f"`{name}` can't be drawn: MuJoCo needs a display, EGL or OSMesa (apt install libegl1 libgl1-mesa-dri, or "
-        "libosmesa6). Received: MUJOCO_GL isn't set, and neither works"
-    )
+            for context in filter(None, map(sys.modules.get, _MUJOCOS_CONTEXTS)):
+                importlib.reload(context)
+            return True
+    return False
 
 
 def in_a_window(env: EnvFactory) -> EnvFactory | Callable[..., Any]:
@@ -185,6 +190,8 @@ def _drawing_factory(factory: EnvFactory, render_mode: str) -> EnvFactory:
     ALE's observe something else than its vector environment, for which no render mode is asked. A lost life ends no
     episode.
     """
+    if render_mode == "rgb_array" and "mujoco" in sys.modules:  # an environment of one's own may draw as it is built
+        _choose_mujocos_renderer()
     source, kwargs = factory.source, {**factory.env_kwargs}
     if _is_ale(source):
         kwargs, _ = split_life_options(kwargs)

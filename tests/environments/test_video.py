@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import subprocess
+import sys
 from importlib.util import find_spec
 
 import gymnasium as gym
@@ -23,6 +24,7 @@ from actor_learner.environments.video import check_recorded, in_a_window, record
 from actor_learner.evaluate import evaluate
 from actor_learner.policy.policy import Policy
 from tests.support.hunt_game import Hunt
+from tests.support.processes import patience
 
 LENGTH = 4
 NEEDS_MOVIEPY = pytest.mark.skipif(find_spec("moviepy") is None, reason="needs moviepy")
@@ -231,7 +233,7 @@ class Physics(Drawn):
 @pytest.mark.parametrize(("working", "chosen"), [(("egl", "osmesa"), "egl"), (("osmesa",), "osmesa"), ((), None)])
 @pytest.mark.parametrize("fault", [subprocess.TimeoutExpired, subprocess.CalledProcessError])
 def test_mujoco_is_drawn_without_a_display_or_it_is_one_line(working, chosen, fault, monkeypatch):
-    for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
+    for name in video.DISPLAYS:
         monkeypatch.delenv(name, raising=False)
 
     def run(command, env, check, timeout, **options):
@@ -246,3 +248,42 @@ def test_mujoco_is_drawn_without_a_display_or_it_is_one_line(working, chosen, fa
         return
     check_recorded(resolve_env(Physics))
     assert video.os.environ["MUJOCO_GL"] == chosen
+
+
+OWN_DRAWING = """
+import sys
+import gymnasium, mujoco
+from actor_learner.environments import factory, video
+
+class Arm(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1), gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+        if render_mode is not None:
+            self.renderer = mujoco.Renderer(mujoco.MjModel.from_xml_string("<mujoco/>"), 8, 8)
+
+    def render(self):
+        return self.renderer.render()
+
+try:
+    from mujoco.egl import GLContext
+    GLContext(8, 8)
+except Exception:
+    sys.exit("no EGL")
+env = video.recorded(factory.resolve_env(Arm), sys.argv[1], 1)()
+print(env.render().shape)
+"""
+
+
+@pytest.mark.slow
+@NEEDS_MOVIEPY
+@pytest.mark.skipif(find_spec("mujoco") is None, reason="needs mujoco")
+def test_an_environment_that_draws_by_mujoco_itself_needs_no_display(tmp_path):
+    variables = {name: value for name, value in os.environ.items() if name not in video.DISPLAYS}
+    command = [sys.executable, "-c", OWN_DRAWING, tmp_path]
+    done = subprocess.run(command, env=variables, timeout=patience(120), capture_output=True, text=True)
+    if "no EGL" in done.stderr:
+        pytest.skip("needs EGL")
+    assert done.stdout == "(8, 8, 3)\n", done.stderr

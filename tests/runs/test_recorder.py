@@ -260,6 +260,25 @@ def test_calls_at_every_update_leave_returns_that_count(tmp_path, calls):
     assert (result.stopped_by, result.metrics["updates"]) == ("StopOnReturn", 15)
 
 
+class Harder(al.callbacks.Callback):
+    """Takes the mean return of the episodes since its last call."""
+
+    difficulty = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.is_settled() and logs["episode_return"] >= 10 * self.difficulty:
+            self.difficulty += 1
+            self.actors.call("set_difficulty", self.difficulty)
+
+
+def test_a_curriculum_goes_on_once_the_episodes_since_its_last_call_say_so(tmp_path):
+    """8 episodes end in an update: 100 in 13 of them, and the call takes effect an update later."""
+    harder = Harder()
+    options = {"envs_per_actor": 8, "unroll_length": 10, "total_steps": 32 * 80}
+    al.train(config(tmp_path, env=Curriculum, callbacks=[harder], **options))
+    assert harder.difficulty == 2
+
+
 def test_evaluations_report_success_and_end_a_run_at_a_return_or_at_a_success_rate(tmp_path):
     evaluations = {"eval_every": 16, "eval_episodes": 3}
     found = al.train(config(tmp_path / "a", **evaluations, stop_at=10.0))
