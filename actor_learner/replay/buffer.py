@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actor_learner.replay import minari_datasets
-from actor_learner.replay.columns import ColumnStore
+from actor_learner.replay.columns import ColumnStore, pieces
 from actor_learner.replay.episodes import after_tanh, before_tanh, episode
 from actor_learner.replay.hindsight import ACHIEVED, DESIRED, ComputeReward, Hindsight, with_last_observations
-from actor_learner.replay.pieces import pieces
 from actor_learner.replay.rows import Frames
 from actor_learner.replay.sampler import Sampler
 from actor_learner.replay.saving import has_buffer, read_buffer, write_buffer

@@ -1,8 +1,8 @@
-"""What the columns of a replay buffer hold."""
+"""What the columns of a replay buffer hold, and the parts of trajectories that fill them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from actor_learner.replay.rows import Frames, LeafStore, leaf_store, of_columns
 from actor_learner.replay.targets import Targets
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import Leaf
-from actor_learner.spaces.trajectory import Trajectory
+from actor_learner.spaces.trajectory import FIELDS, Trajectory, map_fields
 from actor_learner.system.types import Array
 
 
@@ -158,3 +158,31 @@ class ColumnStore:
             raise ValueError(f"columns have {sorted(arrays)}, not {sorted(contents)}")
         for name, stored in arrays.items():
             stored[:, columns] = contents[name]
+
+
+def pieces(trajectory: Trajectory, steps: int) -> Iterator[Trajectory]:
+    """Yield parts of `steps` rows each, the last one filled up with invalid rows."""
+    if trajectory.start is None and trajectory.final_row is not None:  # then rows that only reset show the last episode
+        end = np.ones_like(trajectory.valid[:1])
+        trajectory = trajectory._replace(start=np.concatenate([trajectory.valid, end]))
+    length = len(trajectory.reward)
+    if length == steps:
+        yield trajectory
+        return
+    for start in range(0, length, steps):
+        yield _part(trajectory, start, min(steps, length - start), steps)
+
+
+def _part(trajectory: Trajectory, start: int, length: int, steps: int) -> Trajectory:
+    def cut(name: str, values: Array) -> Array:
+        rows = FIELDS[name].rows
+        if rows is None:
+            return values
+        found = values[start : start + length + rows]
+        missing = np.zeros((steps + rows - len(found), *values.shape[1:]), values.dtype)
+        return np.concatenate([found, missing]) if len(missing) else found
+
+    part, row = map_fields(cut, trajectory), trajectory.final_row
+    if row is None:
+        return part
+    return part._replace(final_row=np.where((row >= start) & (row < start + length), row - start, -1))

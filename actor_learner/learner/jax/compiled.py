@@ -21,9 +21,9 @@ from jax.extend import core
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keras import tree
 
-from actor_learner.learner.captured import check_unchanged, report
 from actor_learner.learner.jax.convolutions import in_canonical_order, with_enough_channels
 from actor_learner.learner.jax.devices import _local_device
+from actor_learner.learner.owned import check_unchanged, report
 from actor_learner.learner.packing import MAX_BYTES, Packed, arrays_of, of_arrays
 from actor_learner.system.types import Nest, Tensor
 

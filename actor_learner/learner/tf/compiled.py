@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from actor_learner.learner.captured import report
+from actor_learner.learner.owned import report
 from actor_learner.learner.packing import Packed, arrays_of, of_arrays
 from actor_learner.system import compile_cache
 from actor_learner.system.types import Array, Nest, Tensor
