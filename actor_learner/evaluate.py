@@ -21,8 +21,8 @@ from actor_learner.config.references import (
     callable_marks,
     callable_name,
     imported,
-    is_pythons_own,
     marked_name,
+    resolve_recorded,
     resolve_reference,
     same_env,
 )
@@ -316,7 +316,7 @@ class Sitting:
         """Return how the seats of a game are taken, with the run's own way to tell outcomes."""
         own = config.get("self_play")
         outcome = own.get("outcome") if isinstance(own, Mapping) else None
-        found = None if outcome is None else resolve_reference(_name_of(outcome), "outcome")
+        found = None if outcome is None else resolve_recorded(str(marked_name(outcome) or outcome), "outcome")
         return Seats(self.players, check_count("seat", seat, 0, optional=True), take_turns=True, outcome=found)
 
     def check(self, environments: Environments) -> None:
@@ -332,14 +332,6 @@ class Sitting:
         if policy is not None:
             vector_env.attach(lambda _: policy)
         vector_env.set_opponents([Opponent(self.number)])
-
-
-def _name_of(reference: Any) -> str:
-    """Return the name in what config.json holds of a callable, which is none of Python's own."""
-    name = str(marked_name(reference) or reference)
-    if is_pythons_own(name):
-        raise refusal("outcome", "module:function, the module not one of Python's own", name)
-    return name
 
 
 def check_playable(policy: Policy, factory: EnvFactory, autoreset_mode: str | None = None) -> None:

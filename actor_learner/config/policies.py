@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.config.references import is_pythons_own, marked_name, resolve_reference
+from actor_learner.config.references import marked_name, resolve_recorded
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import refusal
 
@@ -80,9 +80,7 @@ def check_policy_of(name: str, value: Any) -> PolicyRule | None:
         except ValueError as error:
             raise refusal(name, f"a JSON object ({error})", value) from error
     if isinstance(value, str):
-        if is_pythons_own(value):
-            raise refusal(name, "module:function, the module not one of Python's own", value)
-        value = resolve_reference(value, name)
+        value = resolve_recorded(value, name)
     if value is None:
         return None
     if marked_name(value) is not None:

@@ -93,7 +93,7 @@ def import_network(reference: str, name: str = "network") -> Any:
 
 def recorded_function(reference: str, name: str = "network") -> Any:
     """Import a function that a file names. Raises ValueError for one of Python's own modules, such as `os:system`."""
-    _refuse_pythons_own(reference, name)
+    refuse_pythons_own(reference, name)
     return import_network(reference, name)
 
 
@@ -104,9 +104,7 @@ def imported(value: Any, name: str) -> Any:
     if not isinstance(value, Mapping):
         return value
     if set(value) == {"import"}:
-        reference = str(value["import"])
-        _refuse_pythons_own(reference, name)
-        return resolve_reference(reference, name)
+        return resolve_recorded(str(value["import"]), name)
     if set(value) == {"tuple"} and isinstance(value["tuple"], list):
         return tuple(imported(item, name) for item in value["tuple"])
     if set(value) == {"numpy"} and isinstance(value["numpy"], list) and len(value["numpy"]) == 2:
@@ -116,7 +114,14 @@ def imported(value: Any, name: str) -> Any:
     return {key: imported(item, name) for key, item in value.items()}
 
 
-def _refuse_pythons_own(reference: str, name: str) -> None:
+def resolve_recorded(reference: str, name: str) -> Any:
+    """Import as `resolve_reference` does, but nothing of Python's own: someone else may have written the file."""
+    refuse_pythons_own(reference, name)
+    return resolve_reference(reference, name)
+
+
+def refuse_pythons_own(reference: str, name: str) -> None:
+    """Raise ValueError, naming the argument, for a reference into Python's standard library."""
     if is_pythons_own(reference):
         raise refusal(name, "module:function, the module not one of Python's own", reference)
 

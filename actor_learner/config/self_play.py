@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from actor_learner.config.references import as_mark, importable_name, is_pythons_own, resolve_reference
+from actor_learner.config.references import as_mark, importable_name, resolve_recorded
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import refusal
 
@@ -151,9 +151,7 @@ def _players(value: Any) -> dict[str, Any]:
 def _callable(name: str, value: Any) -> Callable[..., Any]:
     if isinstance(value, Mapping) and set(value) == {"import"}:
         value = value["import"]
-    if isinstance(value, str) and is_pythons_own(value):  # a file from someone else must not call it
-        raise refusal(name, "module:function, the module not one of Python's own", value)
-    found = resolve_reference(value, name) if isinstance(value, str) else value
+    found = resolve_recorded(value, name) if isinstance(value, str) else value
     if not callable(found):
         raise refusal(name, "a callable, or module:function", value)
     return found  # type: ignore[no-any-return]
