@@ -75,12 +75,6 @@ class RemoteStep(LoadedGraph):
         """Do nothing, as `renew` does."""
 
 
-def parts_of(num_actors: int) -> list[range]:
-    """Return the two halves of the actors: while the device acts for one, the other one's environments step."""
-    middle = -(-num_actors // 2)
-    return [part for part in (range(middle), range(middle, num_actors)) if part]
-
-
 class SharedStep:
     """Computes the step of several actors in one call of the device.
 
@@ -93,7 +87,9 @@ class SharedStep:
         self._weights: dict[int, Any] = {}  # by their versions
         firsts = [*first_envs(env_counts), sum(env_counts)]
         self._places = list(pairwise(firsts))
-        self.parts = parts_of(len(env_counts))
+        # Halves of the actors: while the device acts for one, the other one's environments step.
+        count, middle = len(env_counts), -(-len(env_counts) // 2)
+        self.parts = [part for part in (range(middle), range(middle, count)) if part]
 
     def compile(self) -> None:
         """Compile the step for each part, so that no actor has to wait for it."""

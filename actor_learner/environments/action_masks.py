@@ -198,7 +198,7 @@ def find_method(vector_env: AnyVectorEnv) -> _Method | None:
             return functools.partial(_call_each, methods) if all(map(_is_method, methods)) else None
         method: Any = getattr(layer, METHOD, None)
         if _is_method(method):
-            return functools.partial(_call_for_all, method)
+            return lambda indices: _take(method(), indices)
     return None
 
 
@@ -218,10 +218,6 @@ def warn_of_unused_masks(vector_env: AnyVectorEnv) -> None:
         value = getattr(envs[0], "get_wrapper_attr", functools.partial(getattr, envs[0]))(found[0])
         what = "a method with arguments" if callable(value) and found[0] == METHOD else "an attribute"
         warnings.warn(f"{text}. Received: {what}, {found[0]}", UserWarning, stacklevel=4)
-
-
-def _call_for_all(method: Callable[[], Any], indices: Array) -> Any:
-    return _take(method(), indices)
 
 
 def _call_each(methods: list[Callable[[], Any]], indices: Array) -> Array:

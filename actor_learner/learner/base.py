@@ -177,7 +177,8 @@ class Learner:
         compiled = network.optimizer if getattr(network, "compiled", False) else None
         with self._on_device():
             self.optimizer = network.optimizer = algorithm.make_optimizer()
-        if (compiled is not None and not algorithm.clones_optimizer) or _has_own_step(network):
+        own_step = not type(network).train_step.__module__.startswith("keras.")  # of the class, or of one above it
+        if (compiled is not None and not algorithm.clones_optimizer) or own_step:
             given = type(compiled or network).__name__
             warnings.warn(
                 f"The algorithm's loss and optimizer ({type(self.optimizer).__name__}) learn, not those that the "
@@ -685,11 +686,6 @@ class Learner:
                 "Which layers are trainable must not change after the Learner was built; build a new Learner. "
                 f"Received: {len(now)} trainable weights, {len(self._trainable)} when it was built"
             )
-
-
-def _has_own_step(network: keras.Model) -> bool:
-    """Return whether a model's class, or one that it is derived from, has a `train_step` that isn't Keras's."""
-    return not type(network).train_step.__module__.startswith("keras.")
 
 
 def valid_rows(valid: Array) -> int:

@@ -59,10 +59,6 @@ class Snapshot:
         for variable, value in zip(self.variables, self._values, strict=True):
             variable.assign(value)
 
-    def put_back_where(self, undone: Tensor) -> None:
-        """Assign all values where `undone`, a scalar bool, is True; the graph has nothing to do otherwise."""
-        backend.cond(undone, self.put_back, self.variables)
-
 
 class Steps(ABC):
     """An update, as it is traced into one compiled graph. Calling it mutates what `state` lists.
@@ -122,7 +118,7 @@ class Steps(ABC):
         metrics = {**metrics, **unchecked, "learning_rate": self._optimizer.learning_rate, "undone": undone}
         self.metric_names = tuple(metrics)
         values = vector(metrics)
-        before.put_back_where(undone)
+        backend.cond(undone, before.put_back, before.variables)
         return values, finite
 
 

@@ -280,16 +280,13 @@ class ClusterActors(ArenaActors):
     def spaces(self, seconds: float) -> dict[str, Spaces]:
         in_time = self._wait(lambda: self._divided, seconds + (self._settings.ray_wait or 0.0))
         deadline = time.monotonic() + seconds
-        if not (in_time and self._wait(self._are_ready, seconds)):
+        if not (in_time and self._wait(lambda: all(share.link is not None for share in self._shares.all), seconds)):
             raise TimeoutError(f"{self._late_hosts()} Received: start_timeout={seconds:g}")
         if self._local is not None:
             spaces = self._local.spaces(max(0.0, deadline - time.monotonic()))
             self._compare_spaces(spaces_to_json(spaces), "on this machine")
             self.check()
         return spaces_from_json(self._spaces)
-
-    def _are_ready(self) -> bool:
-        return all(share.link is not None for share in self._shares.all)
 
     def _late_hosts(self) -> str:
         late = [share.label for share in self._shares.all if share.link is None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from gymnasium.spaces import Space
 from actor_learner.environments.errors import EnvError, describe_error, short
 from actor_learner.environments.lookup import closest, find_attribute
 from actor_learner.spaces.jax_env import JaxEnv, is_jax_env
+from actor_learner.system.fields import misfit
 from actor_learner.system.installation import install_command
 
 if TYPE_CHECKING:
@@ -94,9 +94,7 @@ def _own(name: str, env: str, env_kwargs: Mapping[str, Any]) -> Any:
         raise EnvError(f"`env` must name an environment of your own as jax:module:name. Received: env={env!r}")
     found = find_attribute(name)
     if callable(found) and not is_jax_env(found):
-        try:
-            inspect.signature(found).bind(**env_kwargs)
-        except TypeError as error:
+        if error := misfit(found, **env_kwargs):
             text = f"`{env}` can't be called with these `env_kwargs`: {error}"
             raise EnvError(f"{text}. Received: env_kwargs={dict(env_kwargs)!r}") from error
         return found(**env_kwargs)
