@@ -320,8 +320,9 @@ class _Builder:
         """Return `x`, normalized by batches if asked for."""
         return BatchRenormalization(name=self.name(f"{name}_batch_norm"))(x) if self._batch_norm else x
 
-    def join(self, columns: Sequence[Tensor], name: str, **options: Any) -> Tensor:
-        return columns[0] if len(columns) == 1 else layers.Concatenate(name=self.name(name), **options)(columns)
+    def join(self, columns: Sequence[Tensor], name: str) -> Tensor:
+        """Return columns side by side, in float32: a lower precision would round them before they are normalized."""
+        return columns[0] if len(columns) == 1 else layers.Concatenate(name=self.name(name), dtype="float32")(columns)
 
     def warn_of_stacks(self, memory: str) -> None:
         """Warn if images stack frames in a network that remembers frames."""
@@ -438,7 +439,7 @@ class _Builder:
                 heads += [mean, ops.clip(log_std + initial_log_std, *_LOG_STDS)]
             else:
                 heads.append(LogStd(initial_log_std, name=self.name(name), dtype="float32")(mean))
-        return self.join(heads, "heads", dtype="float32")
+        return self.join(heads, "heads")
 
 
 def _within_bounds(mean: Tensor, leaf: spaces.Leaf, noise: float) -> tuple[Tensor, list[float]]:
@@ -465,4 +466,4 @@ def _vector_features(observation: Tensor, leaf: spaces.Leaf, normalize: bool, pr
         observation = ops.cast(observation, "float32")
     if len(observation.shape) == 2:
         return observation
-    return layers.Reshape((math.prod(leaf.shape),), name=f"{prefix}flatten")(observation)
+    return layers.Reshape((math.prod(leaf.shape),), name=f"{prefix}flatten", dtype="float32")(observation)

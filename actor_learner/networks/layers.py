@@ -111,7 +111,8 @@ class BatchRenormalization(layers.BatchNormalization):  # type: ignore[misc]
         for name in ("renorm", "synchronized"):
             if kwargs.get(name):
                 raise refusal(name, "left out, or False", kwargs[name])
-        super().__init__(momentum=momentum, epsilon=epsilon, **kwargs)
+        # Without `autocast`, observations aren't rounded to a lower precision before they are centred.
+        super().__init__(momentum=momentum, epsilon=epsilon, **{"autocast": False, **kwargs})
         self.warm_up = warm_up
 
     def build(self, input_shape: Any) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from keras import ops
 
 from actor_learner.networks.contract import building_in, call_network, check_network, normalization_layers
-from actor_learner.networks.default import default_network, with_normalization
+from actor_learner.networks.default import default_critic, default_network, with_normalization
 from actor_learner.networks.images import describe_image
 from actor_learner.networks.layers import ObservationNormalization, OneHot
 from actor_learner.networks.memory import Memories
@@ -444,6 +444,21 @@ def test_in_16_bits_observations_are_normalized_before_they_are_rounded(precisio
     layer.mean.assign([1000.0])
     layer.scale.assign([2.0])
     np.testing.assert_allclose(layer(np.array([[1000.3], [999.7]], np.float32)), [[0.6], [-0.6]], atol=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_in_16_bits_observations_are_normalized_by_batches_before_they_are_rounded(precision):
+    space = Dict(grid=Box(-2000, 2000, (2, 1), np.float32), vector=Box(-2000, 2000, (1,), np.float32))
+    with building_in(precision):
+        models = [default_network(space, TORQUES, batch_norm=True), default_critic(space, TORQUES, batch_norm=True)]
+    for model, name in zip(models, ("policy", "critic"), strict=True):
+        layer = model.get_layer(f"{name}_input_batch_norm")
+        layer.moving_mean.assign([1000.0] * layer.moving_mean.shape[0])
+        observation = {"grid": np.full((1, 2, 1), 1000.3, np.float32), "vector": np.full((1, 1), 999.7, np.float32)}
+        action = np.zeros((1, int(np.prod(TORQUES.shape))), np.float32)
+        given = observation if name == "policy" else (observation, action)
+        found = np.asarray(keras.Model(model.input, layer.output)(given))[0, :3]
+        np.testing.assert_allclose(found.astype(np.float32), [0.3, 0.3, -0.3], atol=2e-3)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
