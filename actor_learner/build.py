@@ -548,8 +548,17 @@ def finished_network(config: TrainConfig, run: RunDirectory) -> Any:
 
 
 def _finished_network(config: TrainConfig, folder: Path) -> keras.Model:
+    """Return a network as its file has it: the policy's space may lack entries. A model of one's own gets its weights."""
+    import keras
+
+    if not isinstance(config.network, keras.Model):
+        try:
+            return load_network(folder)
+        except ValueError:  # of which Keras couldn't save the whole
+            if config.network is None:
+                raise
     policy = load_policy(folder)
-    is_part = bool(config.value_keys) or not (policy.exported.has_value or config.algorithm.REPLAYS)
-    if config.network is None or is_part:  # whose policy has another space
+    try:
+        return make_network(config, folder, policy.observation_space, policy.action_space)
+    except ValueError:
         return load_network(folder)
-    return make_network(config, folder, policy.observation_space, policy.action_space)

@@ -151,6 +151,24 @@ def test_a_network_of_ones_own_gets_everything_and_its_finished_run_is_read_agai
     np.testing.assert_allclose(saved.act(OWN), np.clip(mean, -1, 1), atol=1e-5)
 
 
+def by_space(space, action_space):
+    inputs = {"joints": keras.Input((2,)), "sim": {"force": keras.Input((1,)), "masses": keras.Input((2,))}}
+    if "privileged_state" in space.spaces:
+        inputs["privileged_state"] = keras.Input((1,))
+    parameters = keras.layers.Dense(2)(inputs["joints"])
+    return keras.Model(inputs, {"parameters": al.ActionDistribution("squashed")(parameters)})
+
+
+@pytest.mark.parametrize("network", [by_space, by_space(Arm.observation_space, None)], ids=["function", "model"])
+def test_a_finished_off_policy_run_gives_a_network_that_takes_what_is_hidden_by_default(network, tmp_path):
+    own = {name: value for name, value in SHORT.items() if name not in ("hidden_sizes", "value_keys")}
+    config = al.TrainConfig(**own, algorithm=al.SAC(**OFTEN), num_actors=0, network=network, run_dir=tmp_path / "run")
+    first, second = al.train(config).network, al.train(config, resume=True).network
+    assert "privileged_state" not in al.load_policy(tmp_path / "run").observation_space.spaces
+    assert second.input.keys() == first.input.keys() == Arm.observation_space.spaces.keys()
+    np.testing.assert_array_equal(second(SEEN)["parameters"], first(SEEN)["parameters"])
+
+
 @pytest.mark.parametrize(
     ("env", "network", "keys", "message"),
     [
