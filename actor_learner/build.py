@@ -548,7 +548,7 @@ def finished_network(config: TrainConfig, run: RunDirectory) -> Any:
 
 
 def _finished_network(config: TrainConfig, folder: Path) -> keras.Model:
-    """Return a network as its file has it: the policy's space may lack entries. A model of one's own gets its weights."""
+    """Return a network as its file has it: the policy's space may lack entries. A model of one's own gets weights."""
     import keras
 
     if not isinstance(config.network, keras.Model):

@@ -70,6 +70,7 @@ class _Run:
         actors, learner, recorder, meter = self.actors, self.learner, self.recorder, self.recorder.meter
         copies_ahead = self.config.max_policy_lag > 0 and not self.config.asynchronous and "GPU" in learner.device
         meter.begin()
+        self.interrupts.doing = "ending this update and saving"
         yield from self._offline_updates()
         earlier_updates = meter.begin()  # the actors' versions begin at 0, also in a run that was resumed
         self._seat_opponents(new=True)
@@ -181,7 +182,7 @@ class _Run:
         recorder.checkpoint_if_due()
 
     def _close(self) -> None:
-        self.interrupts.saving = True
+        self.interrupts.saving, self.interrupts.doing = True, "saving, then ending"
         self.progress.close()
         if not self.recorder.rows and self.start.checkpoint is None:
             return
@@ -263,7 +264,7 @@ def train(
             network = build.finished_network(config, start.run)
             return Result(network, last_metrics(start.run.metrics), start.run.path)
         with (
-            Interrupts(quiet=config.quiet) as interrupts,
+            Interrupts(quiet=config.quiet, doing="ending before the first update") as interrupts,
             build.goal_rewards(config) as compute_reward,
             build.start_actors(config, start) as actors,
         ):

@@ -18,6 +18,7 @@ from actor_learner.cli import parser
 from actor_learner.cli.output import one_line_warnings
 from actor_learner.cli.parser import in_flags
 from actor_learner.system.aborts import exit_with, show_stacks
+from actor_learner.system.keras_import import QuietTensorFlow
 
 REFUSED = 2
 INTERRUPTED = 130
@@ -32,6 +33,7 @@ COMMANDS = {name: module for name, module in _MODULES.items() if hasattr(module,
 def run() -> NoReturn:
     """Run the command that this process was started for, and end the process."""
     show_stacks()
+    sys.meta_path.insert(0, QuietTensorFlow())
     exit_with(main)
 
 

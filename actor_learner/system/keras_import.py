@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import os
 import signal
@@ -56,6 +58,26 @@ def import_keras() -> None:
         import keras  # noqa: F401
     _leave_tensorflow_unloaded()
     check_floatx()
+
+
+class QuietTensorFlow(importlib.abc.MetaPathFinder):
+    """Hides what TensorFlow writes to descriptor 2 while it loads, whichever module imports it; see `import_keras`."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name != "tensorflow":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((each for each in found if each is not None), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_quietly(module: types.ModuleType) -> None:
+                with silent_stderr():
+                    execute(module)
+
+            spec.loader.exec_module = execute_quietly  # type: ignore[method-assign]
+        return spec
 
 
 def use_backend(name: str | None) -> str:

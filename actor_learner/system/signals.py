@@ -24,12 +24,13 @@ class Interrupts:
 
     Attributes:
         quiet: True to write no line on standard error after the first signal.
+        doing: what that line says that the run does after it.
         received: the number of the first signal, or None.
         saving: True while the run is being saved, which a second SIGINT doesn't interrupt.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
+    def __init__(self, *, quiet: bool = False, doing: str = "ending this update and saving") -> None:
+        self.quiet, self.doing = quiet, doing
         self.received: int | None = None
         self.saving = False
         self._handlers = contextlib.ExitStack()
@@ -53,7 +54,7 @@ class Interrupts:
             self.received = number
             if not self.quiet:
                 with contextlib.suppress(OSError):  # not `print`: the signal may have interrupted a write to its buffer
-                    os.write(2, b"\nending this update and saving (Ctrl-C again ends at once)\n")
+                    os.write(2, f"\n{self.doing} (Ctrl-C again ends at once)\n".encode())
         elif number == signal.SIGINT and not self.saving:
             raise KeyboardInterrupt("nothing more is saved: --resume (resume=True) goes on from the last checkpoint")
 

@@ -44,6 +44,7 @@ from tests.support.counting_env import (
     TalkingEnv,
 )
 from tests.support.processes import children, is_alive, resident_megabytes, wait_until
+from tests.support.scripted_envs import UsesTensorFlow
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_is_left")]
 
@@ -353,6 +354,12 @@ def test_what_actors_print_is_shown_and_logged(network, capsys, tmp_path):
             f"[actor {actor}] {line}" for line in expected
         ]
         assert (tmp_path / f"a/b/actor-{actor}.log").read_text() == "\n".join(expected)
+
+
+def test_tensorflows_messages_while_it_loads_are_not_shown(capsys):
+    with make_pool(None, UsesTensorFlow, num_actors=1) as pool:
+        pool.collect()
+    assert not capsys.readouterr().out
 
 
 def test_an_actor_that_prints_a_lot_is_not_blocked(network, capsys):

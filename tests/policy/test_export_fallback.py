@@ -11,8 +11,10 @@ from gymnasium.spaces import Box
 from keras import layers, ops
 
 from actor_learner.networks.layers import LogStd
-from actor_learner.policy.export.exporting import export_policy
+from actor_learner.policy.export.exporting import _convert_elsewhere, export_policy
+from actor_learner.policy.export.litert import convert_network
 from actor_learner.policy.policy import Policy
+from actor_learner.spaces.spaces import Spaces
 from tests.support.exporting import (
     ACTIONS,
     VECTOR,
@@ -64,6 +66,17 @@ def test_a_network_that_draws_numbers_draws_them_anew_at_each_step_the_same_in_a
         actions.append(first.act(rows[0])[0])
         np.testing.assert_allclose(later.act(rows[0])[0], actions[-1], atol=1e-5)
     assert len(np.unique(values)) == len(np.unique(actions)) == 40
+
+
+def test_a_process_that_converts_a_network_has_its_seeds_which_keras_does_not_save():
+    """Keras on JAX converts so. A fresh seed in each run's process would give each run other weights."""
+    observation = keras.Input((6,))
+    features = Noisy(8, seed=None)(observation)
+    network = keras.Model(observation, (layers.Dense(3)(features), layers.Dense(1)(features)))
+    spaces, rows = Spaces(VECTOR, ACTIONS), observations(VECTOR, 4)
+    here = Policy(convert_network(network, spaces, 4).exported, 3)
+    elsewhere = Policy(_convert_elsewhere(network, spaces, 4).exported, 3)
+    np.testing.assert_allclose(elsewhere.value(rows), here.value(rows), atol=1e-5)
 
 
 @pytest.mark.thorough

@@ -54,9 +54,12 @@ class Scale(layers.Layer):
 class Noisy(layers.Dense):
     """Adds noise to its kernel at each call, as NoisyNet does."""
 
-    def __init__(self, units, **kwargs):
+    def __init__(self, units, seed=7, **kwargs):
         super().__init__(units, **kwargs)
-        self.generator = keras.random.SeedGenerator(7)
+        self.seed, self.generator = seed, keras.random.SeedGenerator(seed)
+
+    def get_config(self):
+        return {**super().get_config(), "seed": self.seed}
 
     def call(self, x):
         return super().call(x) + ops.matmul(x, keras.random.normal(self.kernel.shape, seed=self.generator))

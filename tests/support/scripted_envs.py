@@ -70,6 +70,13 @@ class Deterministic(gym.Env):
         return self._observation(), float(self.steps), ended and even, ended and not even, {}
 
 
+class UsesTensorFlow(Deterministic):
+    def __init__(self):
+        import tensorflow  # noqa: F401
+
+        super().__init__()
+
+
 class BreaksOnce(Deterministic):
     """Raises where the marker isn't there yet."""
 

@@ -7,7 +7,14 @@ import keras
 import pytest
 
 import actor_learner as al
-from actor_learner.system.keras_import import _deferring, _without_collector, import_keras, keeping_interrupts
+from actor_learner import cli
+from actor_learner.system.keras_import import (
+    QuietTensorFlow,
+    _deferring,
+    _without_collector,
+    import_keras,
+    keeping_interrupts,
+)
 
 
 @pytest.fixture
@@ -87,3 +94,11 @@ def test_another_floatx_is_refused(start, floatx):
             start()
     finally:
         keras.config.set_floatx("float32")
+
+
+def test_at_a_shell_tensorflow_is_imported_quietly_whichever_module_does_it(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    for name in ("show_stacks", "exit_with"):
+        monkeypatch.setattr(cli, name, lambda *_: None)
+    cli.run()
+    assert isinstance(sys.meta_path[0], QuietTensorFlow)

@@ -6,7 +6,9 @@ import threading
 
 import pytest
 
+import actor_learner as al
 from actor_learner.system.signals import Interrupts, exiting_on_signals, stop_requested
+from tests.support.scripted_envs import Deterministic
 
 
 def test_the_first_signal_asks_and_the_second_ctrl_c_insists(capfd):
@@ -17,6 +19,21 @@ def test_the_first_signal_asks_and_the_second_ctrl_c_insists(capfd):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert "ending this update" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_signal_while_environments_are_made_ends_no_update(tmp_path, capfd):
+    class Interrupted(Deterministic):
+        def __init__(self):
+            super().__init__()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit):
+        al.train(al.TrainConfig(env=Interrupted, num_actors=0, run_dir=tmp_path / "run"))
+    lines = capfd.readouterr().err.splitlines()
+    assert "ending before the first update (Ctrl-C again ends at once)" in lines
+    assert "SIGTERM: nothing was learned yet" in lines
+    assert "ending this update" not in "".join(lines)
 
 
 def test_nothing_interrupts_saving():

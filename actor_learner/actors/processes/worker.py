@@ -24,6 +24,7 @@ from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import ApiError, EnvError, describe_error, text_of
 from actor_learner.spaces.spaces import spaces_to_json
 from actor_learner.system.aborts import show_stacks
+from actor_learner.system.keras_import import QuietTensorFlow
 from actor_learner.system.machine import lower_priority
 
 _MAX_TRACEBACK_CHARS = 64 * 1024
@@ -39,6 +40,7 @@ def main(*descriptors: str) -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
     show_stacks()
+    sys.meta_path.insert(0, QuietTensorFlow())
     channel = Channel(connection, mailbox)
     starting = True
     try:
