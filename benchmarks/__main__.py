@@ -32,37 +32,21 @@ TOPICS = {
     "cluster-speed": "benchmarks.cluster.speed",
     "planted-faults": "benchmarks.suite.planted_faults",
 }
-"""The module of each topic, and its function where that isn't `main`."""
+"""The module of each topic."""
 
 ARCHIVED = {
-    "update": (
-        "update",
-        "96efe57:speed/update",
-        "an update as one compiled graph, against its steps called from Python",
-    ),
+    "update": ("update", "96efe57:speed/update", "an update as one compiled graph, or as steps called from Python"),
     "precision": ("precision", "96efe57:learning/precision", "16 bits in the hidden layers, and PPO's ratio"),
     "overhead": ("view", "96efe57:overhead/overhead", "the cost of the live view, TensorBoard's files and supervision"),
     "free-running": ("free_running", "96efe57:speed/pool", "throughput beside a slow actor; `scaling` has heavy tails"),
     "roof": ("roof", "0c6d3ab:speed/speed", "the works beside their roofs; `actor-learner benchmark` measures one"),
-    "reference-loop": (
-        "reference_loop",
-        "0c6d3ab:speed/reference_loop",
-        "CartPole beside a loop in NumPy and TensorFlow",
-    ),
+    "reference-loop": ("reference_loop", "0c6d3ab:speed/reference_loop", "CartPole beside a loop in TensorFlow"),
     "actor": ("actor", "0c6d3ab:speed/pool", "one actor: memory, a vector step, a new weight version"),
     "acting": ("acting", "0c6d3ab:speed/pool", "acting on the actors' cores and on the learner's device"),
     "memory": ("memory", "0c6d3ab:overhead/memory", "the memory of learner and actors over time"),
-    "recurrent": (
-        "recurrent",
-        "0c6d3ab:recurrent/compare",
-        "policies with memory: a run, an update, acting; beside SB3",
-    ),
+    "recurrent": ("recurrent", "0c6d3ab:recurrent/compare", "memory: a run, an update, acting; beside SB3"),
     "replay": ("replay", "0c6d3ab:replay/compare", "a gradient step of DQN and SAC, beside SB3 and SBX"),
-    "gradient-steps": (
-        "gradient_steps",
-        "0c6d3ab:replay/steps",
-        "a gradient step with quantiles, hindsight, and of PQN",
-    ),
+    "gradient-steps": ("gradient_steps", "0c6d3ab:replay/steps", "a step with quantiles, hindsight, and of PQN"),
     "policy": ("policy", "0c6d3ab:deploy/policy", "what acting needs: packages, megabytes, seconds"),
     "pong-policy": ("pong_policy", "0c6d3ab:deploy/policy", "a policy of Pong without TensorFlow, on three Pythons"),
     "tag": ("tag", "0c6d3ab:games/tag", "two roles of simple_tag, each seed and version against each other"),
@@ -96,8 +80,7 @@ def main() -> None:
         sys.exit(f"scripts/measure: error: unknown topic {topic!r}; scripts/measure without arguments lists them.")
     sys.argv = [f"scripts/measure {topic}", *rest]
     try:
-        module, _, function = TOPICS[topic].partition(":")
-        sys.exit(getattr(importlib.import_module(module), function or "main")())
+        sys.exit(importlib.import_module(TOPICS[topic]).main())
     except RunFailedError as error:
         sys.exit(f"scripts/measure {topic}: error: {error}")
 
@@ -110,13 +93,10 @@ def archive_note(topic: str) -> str:
 
 def summary(topic: str) -> str:
     """Return the first line of a program's docstring, without importing its module."""
-    module, _, function = TOPICS[topic].partition(":")
-    spec = find_spec(module)
+    spec = find_spec(TOPICS[topic])
     assert spec is not None
     assert spec.origin is not None
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    owners = [tree, *(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)]
-    return (ast.get_docstring(owners[-1]) or "").partition("\n")[0]
+    return (ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or "").partition("\n")[0]
 
 
 if __name__ == "__main__":

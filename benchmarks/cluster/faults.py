@@ -71,7 +71,8 @@ def main() -> None:
 def measure(name: str) -> Figures:
     """Return what followed a fault on a new cluster."""
     with hosts.cluster("AB"), Learner(CARTPOLE, {**OPTIONS, "num_actors": 6 if name == JOINS else 4}) as learner:
-        learner.wait_for_batches()
+        learner.wait(lambda: len(learner.batches) > 1)
+        time.sleep(MIN_SECONDS)
         if name == JOINS:
             return learner.use_new_host()
         if name in FAULTS:
@@ -105,11 +106,7 @@ class Learner:
         """The rows of batches."""
         return [row for row in self.rows if "batch" in row]
 
-    def wait_for_batches(self) -> None:
-        self._wait(lambda: len(self.batches) > 1)
-        time.sleep(MIN_SECONDS)
-
-    def _wait(self, condition: Callable[[], bool]) -> None:
+    def wait(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + MAX_SECONDS
         while not condition():
             if time.monotonic() > deadline or self.process.poll() is not None:
@@ -120,7 +117,7 @@ class Learner:
         """Cause a fault; return the longest time without a batch after it, and the batches that weren't whole."""
         began = time.time()
         fault("B")
-        self._wait(lambda: any(batch["restarts"] for batch in self.batches))
+        self.wait(lambda: any(batch["restarts"] for batch in self.batches))
         time.sleep(MIN_SECONDS)
         times = [began, *(batch["batch"] for batch in self.batches if batch["batch"] > began)]
         wrong = sum(batch["rows"] < 0.9 * batch["of"] for batch in self.batches)
@@ -133,7 +130,7 @@ class Learner:
         hosts.up("C")
         hosts.start_ray("C", "A")
         began = time.time()
-        self._wait(lambda: "host-C" in self.batches[-1]["hosts"])
+        self.wait(lambda: "host-C" in self.batches[-1]["hosts"])
         return {"seconds": round(self.batches[-1]["batch"] - began, 2)}
 
     def die(self, *, cut: bool) -> Figures:

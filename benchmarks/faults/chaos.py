@@ -119,14 +119,12 @@ class Chaos(threading.Thread):
         for planned in self._planned:
             if planned.at >= self._seconds or self._end.wait(max(0.0, self.started + planned.at - time.monotonic())):
                 return
-            while (actor := self._next_settled(planned.actor)) is None:
+            actors = list(range(len(self._board.words)))
+            in_turn = actors[planned.actor :] + actors[: planned.actor]
+            while (actor := next(filter(self._is_settled, in_turn), None)) is None:
                 if self._end.wait(_POLL_SECONDS):
                     return
             self._cause(planned, actor)
-
-    def _next_settled(self, first: int) -> int | None:
-        actors = list(range(len(self._board.words)))
-        return next((actor for actor in actors[first:] + actors[:first] if self._is_settled(actor)), None)
 
     def _is_settled(self, actor: int) -> bool:
         """Return whether the actor, or its replacement, has made an unroll since its last fault."""

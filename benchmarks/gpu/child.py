@@ -281,8 +281,10 @@ def export_rows(
                 make_policy(name, round_weights(make_network(name, precision)))
                 yield {"exported": f"{name}, {precision}"}
     for work in works:
-        for size in sorted({PIPELINES[work].export_size(actors, envs_per_actor) for actors in num_actors}):
-            export_pipeline(PIPELINES[work], size, precision)
+        pipeline = PIPELINES[work]
+        configs = [pipeline.config(num_actors=actors, envs_per_actor=envs_per_actor) for actors in num_actors]
+        for size in sorted({max(config.env_counts) for config in configs}):  # those that a pool exports the policy for
+            export_pipeline(pipeline, size, precision)
             yield {"exported": f"{work}, {size} environments"}
     for name in export_device_works(num_actors):
         yield {"exported": name}

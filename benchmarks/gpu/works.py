@@ -71,10 +71,6 @@ class PipelineWork:
         """Return the same work with the shortest batch that has two minibatches."""
         return replace(self, unroll_length=2, minibatch_size=ENVS)
 
-    def export_size(self, num_actors: int, envs_per_actor: int | None) -> int:
-        """Return the number of environments that a pool of so many actors exports the policy for."""
-        return max(self.config(num_actors=num_actors, envs_per_actor=envs_per_actor).env_counts)
-
 
 ENVS = 64
 PIPELINES = {
