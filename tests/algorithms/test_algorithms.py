@@ -60,13 +60,6 @@ def test_default_optimizers():
     assert (rmsprop.rho, rmsprop.epsilon) == (0.99, 1e-10)
 
 
-def test_an_optimizer_is_cloned():
-    given = keras.optimizers.SGD(0.5, momentum=0.9)
-    made = PPO(optimizer=given).make_optimizer()
-    assert made is not given
-    assert made.get_config() == given.get_config()
-
-
 @pytest.mark.parametrize("by", ["name", "variable"])
 def test_what_an_optimizer_excludes_from_weight_decay_stays_excluded(by):
     gamma, kernel = (keras.Variable([1.0], name=name) for name in ("gamma", "kernel"))

@@ -243,12 +243,6 @@ def test_a_preset_is_the_default_overridden_refused_or_borrowed():
     assert config_of("Pendulum-v1", "--algorithm", "a2c") == al.TrainConfig(env="Pendulum-v1", algorithm=al.A2C())
 
 
-def test_a_network_by_name(tmp_path):
-    (tmp_path / "my_networks.py").write_text("def build(observation_space, action_space): ...")
-    sys.path.append(str(tmp_path))
-    assert config_of("--network", "my_networks:build").network.__name__ == "build"
-
-
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -21,7 +21,6 @@ from actor_learner import algorithms
 from actor_learner.config.config import DEFAULT_NETWORK_FIELDS, TrainConfig
 from actor_learner.config.references import (
     algorithm_class,
-    algorithm_reference,
     callable_name,
     importable_name,
     resolve_reference,
@@ -217,12 +216,6 @@ def test_network_fields_lists_what_differs_or_all():
     assert set(config.network_fields(all_fields=True)) == set(DEFAULT_NETWORK_FIELDS)
 
 
-def test_replace_checks_again():
-    assert TrainConfig().replace(seed=4).seed == 4
-    with pytest.raises(ValueError, match="seed"):
-        TrainConfig().replace(seed=-4)
-
-
 @pytest.mark.slow
 def test_another_backend_is_one_error_before_keras_is_loaded():
     program = (
@@ -378,11 +371,6 @@ def test_from_json_takes_runs_of_before_and_ignores_what_they_wrote_beside_the_c
     assert TrainConfig.from_json(data) == TrainConfig()
 
 
-def test_env_name():
-    assert TrainConfig(env="Acrobot-v1").env_name == "Acrobot-v1"
-    assert TrainConfig(env=make_environment).env_name == f"{__name__}:make_environment"
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -451,11 +439,6 @@ def test_an_algorithm_with_an_init_of_its_own_takes_what_that_takes():
 def test_an_algorithm_that_cannot_be_had(name, message):
     with pytest.raises(ValueError, match=message):
         algorithm_class(name)
-
-
-@pytest.mark.parametrize("cls", [al.PPO, al.A2C, CautiousPPO])
-def test_algorithms_by_name(cls):
-    assert algorithm_class(algorithm_reference(cls)) is cls
 
 
 def test_references_there_and_back():

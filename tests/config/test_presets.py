@@ -81,13 +81,6 @@ def test_a_preset_s_one_actor_is_for_its_own_environments_and_lag(changes, count
     assert al.preset("CartPole-v1", **changes).env_counts == counts
 
 
-@pytest.mark.parametrize(("actors", "counts"), [(0, (8,)), (1, (8,)), (2, (4, 4)), (3, (3, 3, 2)), (8, (1,) * 8)])
-def test_a_preset_s_environments_are_split_over_the_actors(actors, counts):
-    config = al.preset("CartPole-v1", num_actors=actors)
-    assert config.env_counts == counts
-    assert (config.num_actors, config.num_envs) == (actors, 8)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "actors", "counts", "said"),
     [
@@ -126,12 +119,6 @@ def test_environments_of_each_actor_take_the_place_of_a_preset_s_number():
 def test_what_is_refused_names_the_close_match(name, fields, message):
     with pytest.raises(ValueError, match=message):
         al.preset(name, **fields)
-
-
-def test_an_instance_is_taken_as_it_is():
-    config = al.preset("CartPole-v1", algorithm=al.PPO(epochs=3), seed=4)
-    assert config.algorithm == al.PPO(epochs=3)
-    assert config.unroll_length == al.preset("CartPole-v1").unroll_length
 
 
 @pytest.mark.parametrize(

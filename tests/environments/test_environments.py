@@ -75,14 +75,6 @@ class TestAutoresetModes:
         np.testing.assert_array_equal(first, kept)
         assert not np.array_equal(first, second)
 
-    def test_a_seed_repeats_the_episodes_and_environments_differ(self):
-        def observations(seed):
-            return Environments(resolve_env("CartPole-v1", vectorization="sync").make(3)).reset(seed)[0].copy()
-
-        np.testing.assert_array_equal(observations(2**40 + 5), observations(2**40 + 5))
-        assert not np.array_equal(observations(1), observations(2))
-        assert len(np.unique(observations(1), axis=0)) == 3
-
 
 class TestMisbehaviour:
     @pytest.mark.parametrize(

@@ -177,12 +177,6 @@ class TestMasks:
         np.testing.assert_array_equal(mask, environments.action_mask)
         np.testing.assert_array_equal(mask[0], allowed(0, 1))
 
-    def test_without_masks(self):
-        environments = Environments(SerialVectorEnv([Script([(5, True, False)])]))
-        environments.reset(0)
-        assert environments.action_mask is None
-        assert not environments.spaces.masked
-
 
 class TestForms:
     """The nests that Gymnasium's own merging and ours make of one environment's mask."""
@@ -271,12 +265,6 @@ class TestRefused:
         assert f"environment 1 of env `Masked-v0`, at step {when} of its episode (env step {when})" in message
         assert "`info['action_mask']`" in message
 
-    def test_length(self):
-        envs = [Masked([(5, True, False)], spoil=lambda mask, count: mask[:3] if count == 2 else mask)]
-        message = refusal(Environments(SerialVectorEnv(envs)), 3)
-        assert "environment 0 of env `Masked`, at step 2" in message
-        assert "must have 4 entries for each environment" in message
-
     def test_masks_of_a_method_are_read_and_checked(self):
         arrays = Arrays(infos={}, reset_infos={})
         arrays.action_masks = lambda: np.array([[1, 0], [0, 1]])
@@ -304,11 +292,6 @@ class TestRefused:
         with pytest.warns(UserWarning, match=rf"^Action masks aren't used: .*Received: {what}, {name}$"):
             environments.reset(0)
         assert environments.action_mask is None
-
-    def test_nothing_allowed_in_an_observation(self):
-        envs = [Masked([(5, True, False)], leaf=True, spoil=lambda mask, count: mask * (count != 1))]
-        message = refusal(Environments(SerialVectorEnv(envs)), 1)
-        assert "`observation['action_mask']` must allow at least one action. Received: none allowed in env" in message
 
     def test_a_later_choice(self):
         env = Masked([(5, True, False)], form=lambda _: np.array([1, 1, 0, 0]))

@@ -10,7 +10,6 @@ import types
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
 
 from actor_learner.environments.atari import LifeLoss
 from actor_learner.environments.environments import Environments
@@ -82,14 +81,6 @@ class TestResolve:
 
 @needs_envpool
 class TestCartPole:
-    def test_spaces_are_gymnasiums(self):
-        environments = environments_of("envpool:CartPole-v1")
-        assert environments.autoreset_mode is AutoresetMode.NEXT_STEP
-        assert environments.observation_space.shape == (4,)
-        assert environments.action_space == gym.spaces.Discrete(2)
-        assert environments.vector_env.observation_space.shape == (3, 4)
-        assert environments.vector_env.action_space.shape == (3,)
-
     def test_each_step_is_gymnasiums(self):
         """Gymnasium's own environment, put into each state, gives the same next one and the same end."""
         environments = environments_of("envpool:CartPole-v1")
@@ -143,14 +134,6 @@ class TestCartPole:
 
 @needs_envpool
 class TestOthers:
-    def test_continuous_actions(self):
-        environments = environments_of("envpool:Pendulum-v1", max_episode_steps=5)
-        environments.vector_env.action_space.seed(0)
-        rows, episodes = play(environments, 14, lambda _: environments.vector_env.action_space.sample())
-        for own_rows, own_episodes in zip(rows, episodes, strict=True):
-            total = sum(row.reward for row in own_rows[:5])
-            assert own_episodes[0][:2] == (pytest.approx(total, rel=1e-5), 5.0)
-
     def test_dicts_with_masks(self):
         """A snake that never leaves the field hardly dies; one that moves anywhere does again and again."""
         environments = environments_of("envpool:Snake-v1")

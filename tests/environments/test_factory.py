@@ -175,15 +175,6 @@ class TestWrappers:
 
 
 class TestMake:
-    def test_native_vector_environment(self):
-        factory = resolve_env("CartPole-v1", {"max_episode_steps": 7})
-        vector_env = pickle.loads(factory.dumps()).make(5)
-        assert isinstance(vector_env, CartPoleVectorEnv)
-        rows, episodes = play(Environments(vector_env), 17)
-        # Pushed always left it falls after 9 steps or so: the time limit comes first, and a reset row after it.
-        assert all(own == [(7.0, 7.0, {}), (7.0, 7.0, {})] for own in episodes)
-        assert all(len(own) == 15 for own in rows)
-
     def test_sync(self):
         factory = resolve_env("CartPole-v1", {"max_episode_steps": 7}, "sync")
         vector_env = pickle.loads(factory.dumps()).make(2)
@@ -192,12 +183,6 @@ class TestMake:
         assert "PassiveEnvChecker" not in str(vector_env.envs[0])
         _, episodes = play(Environments(vector_env), 15)
         assert all(own == [(7.0, 7.0, {}), (7.0, 7.0, {})] for own in episodes)
-
-    def test_env_class_and_env_factory(self):
-        for env in (Script, lambda **kwargs: gym.wrappers.TimeLimit(Script(**kwargs), 50)):
-            vector_env = resolve_env(env, {"episodes": [(2, True, False)]}, check_pickle=False).make(3)
-            _, episodes = play(Environments(vector_env), 4)
-            assert [len(own) for own in episodes] == [2, 2, 2]
 
     def test_vector_factory_gets_num_envs_and_seed(self):
         received = []

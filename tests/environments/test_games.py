@@ -187,12 +187,6 @@ def test_some_moves_of_frozen_versions_are_random():
 
 
 class TestParallelGames:
-    def test_each_agent_is_a_row_without_supersuit(self):
-        environments = Environments(resolve_env(LastStanding).make(6))
-        environments.reset(7)
-        assert environments.num_envs == 6
-        assert environments.step(np.zeros(6, np.int64)).observation[0][:, 1].tolist() == [0, 1, 2] * 2
-
     def test_self_play_gives_the_learner_one_of_them(self):
         env = SelfPlayVectorEnv([LastStanding(), LastStanding()], Seats(seat=1), "game")
         observation, _ = env.reset(seed=0)

@@ -93,12 +93,6 @@ def test_the_largest_bounds_are_a_finite_scale():
     assert np.isfinite(outputs(network, np.zeros((1, *VECTOR.shape), np.float32))["parameters"]).all()
 
 
-def test_discrete_observations_are_one_hot():
-    network = default_network(Discrete(5), TWO_ACTIONS)
-    check_network(network, Spaces(Discrete(5), TWO_ACTIONS))
-    assert network.get_layer("policy_hidden_1").kernel.shape == (5, 64)
-
-
 @pytest.mark.parametrize(
     "space", [Box(-1, 1, (2, 3)), Box(0, 9, (3,), np.int16), Box(-1, 1, ()), Box(-1, 1, (2,), np.float64)]
 )

@@ -129,27 +129,6 @@ def test_one_that_cannot_be_read_is_left_for_somebody_to_look_at(tmp_path):
     assert names(tmp_path) == ["1", "3"]
 
 
-def test_the_same_update_is_written_again(tmp_path):
-    checkpoints = Checkpoints(tmp_path, keep=2)
-    write(checkpoints, 1)
-    write(checkpoints, 1, env_steps=7)
-    assert newest_whole(tmp_path)[1].env_steps == 7
-
-
-def test_a_failure_leaves_those_that_are_there(tmp_path):
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    write(checkpoints, 1)
-
-    def fail(folder, earlier):
-        save_learner(folder, earlier)
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space left"):
-        checkpoints.write(replace(STATE, updates=2), fail)
-    assert newest_whole(tmp_path)[1].updates == 1
-    assert os.listdir(tmp_path) == ["0000000001"]
-
-
 @pytest.mark.parametrize("name", ["learner", RUN_FILE, "manifest.json"])
 @pytest.mark.parametrize("how", ["cut", "missing", "changed"])
 def test_a_damaged_one_is_named_and_passed_over(tmp_path, name, how):

@@ -222,10 +222,6 @@ def test_what_is_nested_in_another_way_is_named(space, value, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_list_is_as_good_as_a_tuple():
-    assert observation_structure(Tuple([Discrete(2), Discrete(3)])).flatten([1, 2]) == (1, 2)
-
-
 HALF = Box(np.array([0.0, -1.0]), np.array([np.inf, 1.0]))
 
 
@@ -281,15 +277,9 @@ class TestJson:
 
     @pytest.mark.parametrize(
         "space",
-        [
-            Box(-np.inf, np.inf, (2, 2), np.float64),
-            Box(np.array([-1.0, -np.inf], np.float32), np.array([2.0, np.inf], np.float32)),
-            Discrete(3, start=-1),
-            MultiDiscrete([[2, 3], [4, 5]]),
-            Dict([("z", Discrete(2)), ("a", Discrete(3))]),
-        ],
+        [Box(np.float32([-1, -np.inf]), np.float32([2, np.inf])), Dict([("z", Discrete(2)), ("a", Discrete(3))])],
     )
-    def test_bounds_starts_and_the_order_of_keys(self, space):
+    def test_bounds_and_the_order_of_keys(self, space):
         again = to_gymnasium(from_json(json.loads(json.dumps(to_json(space)))))
         assert again == space
         order = [[leaf.path for leaf in observation_structure(own).leaves] for own in (again, space)]

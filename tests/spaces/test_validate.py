@@ -5,7 +5,7 @@ import pytest
 from gymnasium.spaces import Dict, Discrete, MultiBinary, MultiDiscrete
 
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.trajectory import Trajectory, map_leaves
+from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.spaces.validate import validate_trajectory
 from tests.support.trajectories import HYBRID, SENSES, TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
 
@@ -109,23 +109,6 @@ def changed(nest, path, change):
     if isinstance(nest, tuple):
         return tuple(changed(item, rest, change) if index == key else item for index, item in enumerate(nest))
     return {**nest, key: changed(nest[key], rest, change)}
-
-
-def test_leaves_in_numpys_own_dtypes_are_brought_into_theirs():
-    right = composite(invalid_rate=0.3, masked=True)
-
-    def wide(leaf):
-        return leaf.astype(np.int64 if leaf.dtype.kind == "i" else np.float64)
-
-    given = right._replace(action=map_leaves(wide, right.action), action_mask=right.action_mask.astype(np.int8))
-    found = validate_trajectory(given, Spaces(None, HYBRID))
-    assert found.action["kind"].dtype == np.int32
-    assert found.action["dials"][1].dtype == np.int8
-    assert found.action["force"].dtype == np.float32
-    assert found.action_mask.dtype == np.bool_
-    np.testing.assert_array_equal(found.action["dials"][0], right.action["dials"][0])
-    assert validate_trajectory(right, Spaces(None, HYBRID)).observation["camera"] is right.observation["camera"]
-    assert validate_trajectory(right, Spaces(None, HYBRID)).action["dials"][1] is right.action["dials"][1]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from actor_learner.system.files import (
     write_arrays,
     write_atomically,
     write_folder_atomically,
-    write_manifest,
 )
 from tests.support.damage import damaged
 
@@ -161,13 +160,6 @@ def test_a_link_is_replaced_itself(saved):
     assert not link.is_symlink()
     assert read_folder(link) == {"other": b"1"}
     assert read_folder(saved) == CONTENTS
-
-
-def test_an_empty_folder_and_a_relative_path_will_do(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    write_folder_atomically("empty", fill)
-    assert read_folder("empty") == CONTENTS
 
 
 WRITE = """
@@ -465,12 +457,6 @@ def test_damaged_arrays_are_refused_or_right(tmp_path_factory, data):
     assert again.keys() <= arrays.keys()  # `Trajectory` and `Learner` compare with what they expect
     for name in again:
         np.testing.assert_array_equal(again[name], arrays[name], strict=True)
-
-
-def test_a_manifest_can_be_written_anew(saved):
-    (saved / "weights").write_bytes(b"others")
-    write_manifest(saved)
-    assert read_folder(saved) == {**CONTENTS, "weights": b"others"}
 
 
 @pytest.mark.parametrize("text", ['{"a\\ud800": "\\uD834\\uDD1E"}', b'{"a\\uD800": "\\ud834\\udd1e"}'])
