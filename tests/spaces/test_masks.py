@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.spaces import Spaces
@@ -44,14 +44,6 @@ def nest_of(space, flat):
         return (own[0] if isinstance(part, Discrete) else own) if own else None
 
     return build(space)
-
-
-@FEW
-@given(space=ACTION_SPACES)
-@example(space=COMPOSITE)
-@example(space=MultiDiscrete([[2, 3], [4, 5]]))
-def test_columns_of_any_space(space):
-    assert Spaces(None, space).masks.size == sum(counts_of(space))
 
 
 class TestRead:

@@ -4,23 +4,13 @@ import json
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from gymnasium import spaces as gymnasium_spaces
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
+from gymnasium.spaces import Dict, Discrete, MultiDiscrete, Text
 
-from actor_learner.spaces import kinds, structure
+from actor_learner.spaces import kinds
 from actor_learner.spaces.spaces import Spaces
-from tests.support.trajectories import HYBRID, SENSES, TORQUES, TWO_ACTIONS, VECTOR
-
-
-@pytest.mark.parametrize(("observation", "action"), [(VECTOR, TWO_ACTIONS), (VECTOR, TORQUES), (SENSES, HYBRID)])
-def test_what_is_derived_is_that_of_each_space(observation, action):
-    spaces = Spaces(observation, action)
-    assert spaces.observation == structure.observation_structure(observation)
-    assert spaces.action == structure.action_structure(action)
-    assert spaces.masks.size == structure.choices(action)
-    assert not spaces.has_mask_leaf
+from tests.support.trajectories import HYBRID, SENSES, TORQUES, VECTOR
 
 
 def test_it_is_derived_once():
@@ -33,12 +23,6 @@ def test_masks_have_columns_only_where_there_are_masks():
     assert Spaces(VECTOR, MultiDiscrete([2, 3])).mask_size == 0
     assert Spaces(VECTOR, MultiDiscrete([2, 3]), masked=True).mask_size == 5
     assert Spaces(VECTOR, TORQUES, masked=True).mask_size == 0
-
-
-def test_a_mask_leaf_is_an_entry_of_the_observation():
-    assert Spaces(Dict(board=VECTOR, action_mask=Box(0, 1, (2,), np.int8)), TWO_ACTIONS).has_mask_leaf
-    assert not Spaces(Tuple([VECTOR]), TWO_ACTIONS).has_mask_leaf
-    assert not Spaces(None, TWO_ACTIONS).has_mask_leaf
 
 
 def test_the_spaces_survive_json():
