@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,9 +19,16 @@ def seed_spaces(vector_env: AnyVectorEnv, seed: int) -> None:
     """Seed the spaces of environments and their wrappers: those of environment i from `seed + i`."""
     base = vector_env.unwrapped
     for number, env in enumerate(base.envs if isinstance(base, SyncVectorEnv) else ()):
-        _seed((getattr(layer, name, None) for layer in layers(env) for name in _NAMES[:2]), seed + number)
+        _seed((_own_space(layer, name) for layer in layers(env) for name in _NAMES[:2]), seed + number)
     if not isinstance(base, SyncVectorEnv):
         _seed((getattr(layer, name, None) for layer in layers(vector_env) for name in _NAMES), seed)
+
+
+def _own_space(env: Any, name: str) -> Any:
+    """Return a space of an environment, which gets a copy of one that is its class's, and so every environment's."""
+    if isinstance(getattr(type(env), name, None), gym.Space) and name not in vars(env):
+        setattr(env, name, copy.deepcopy(getattr(env, name)))
+    return getattr(env, name, None)
 
 
 def seed_game(game: Any, seed: int | None) -> None:
