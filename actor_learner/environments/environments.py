@@ -491,8 +491,11 @@ class Environments:
 
 
 def _absent(infos: Mapping[str, Any]) -> Array | None:
-    """Return the rows without a part in the next step, bool [b], or None."""
-    return np.array(infos[ABSENT], dtype=bool) if ABSENT in infos else None
+    """Return the rows without a part in the next step, bool [b], or None.
+
+    With Gymnasium's flags beside it, it is an entry of an environment's own info.
+    """
+    return np.array(infos[ABSENT], dtype=bool) if ABSENT in infos and f"_{ABSENT}" not in infos else None
 
 
 def _has(vector_env: AnyVectorEnv, *wrappers: type) -> bool:

@@ -337,6 +337,15 @@ class TestStatistics:
         _, (episodes,) = play(Environments(vector_env, info_keys=("score",)), 1)
         assert episodes == [(1.0, 1.0, {"score": 2.0})]
 
+    @pytest.mark.parametrize("mode", [*MODES, "serial"])
+    def test_an_info_may_have_the_name_of_the_flag_of_absent_agents(self, mode):
+        info = {"absent": 1.0}
+        vector_env = SerialVectorEnv([Told(info)]) if mode == "serial" else sync([lambda: Told(info)], mode)
+        (rows,), (episodes,) = play(Environments(vector_env, info_keys=("absent",)), 6)
+        steps = 3 if mode is AutoresetMode.NEXT_STEP else 6
+        assert len(rows) == steps
+        assert episodes == [(1.0, 1.0, {"absent": 1.0})] * steps
+
 
 class Told(Script):
     """Ends each episode at its first step, with the info that it was told."""
