@@ -18,10 +18,8 @@ _NAMES = ("observation_space", "action_space", "single_observation_space", "sing
 def seed_spaces(vector_env: AnyVectorEnv, seed: int) -> None:
     """Seed the spaces of environments and their wrappers: those of environment i from `seed + i`."""
     base = vector_env.unwrapped
-    for number, env in enumerate(base.envs if isinstance(base, SyncVectorEnv) else ()):
-        _seed((_own_space(layer, name) for layer in layers(env) for name in _NAMES[:2]), seed + number)
-    if not isinstance(base, SyncVectorEnv):
-        _seed((getattr(layer, name, None) for layer in layers(vector_env) for name in _NAMES), seed)
+    for number, env in enumerate(base.envs if isinstance(base, SyncVectorEnv) else [vector_env]):
+        _seed((_own_space(layer, name) for layer in layers(env) for name in _NAMES), seed + number)
 
 
 def _own_space(env: Any, name: str) -> Any:
