@@ -39,6 +39,7 @@ _PUBLIC = {
     "spaces.jax_env": "JaxEnv Step",
     "spaces.structure": "parameter_size",
     "spaces.trajectory": "Trajectory load_trajectory",
+    "sweep": "SweepResults sweep",
     "train": "Result train",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from actor_learner.spaces.jax_env import JaxEnv as JaxEnv, Step as Step
     from actor_learner.spaces.structure import parameter_size as parameter_size
     from actor_learner.spaces.trajectory import Trajectory as Trajectory, load_trajectory as load_trajectory
+    from actor_learner.sweep import SweepResults as SweepResults, sweep as sweep
     from actor_learner.train import Result as Result, train as train
 
 

@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -97,7 +97,12 @@ class SeedResults:
 
 
 def train_seeds(
-    config: TrainConfig, seeds: Iterable[int] | None = None, *, parallel: int = 1, resume: bool = False
+    config: TrainConfig,
+    seeds: Iterable[int] | None = None,
+    *,
+    parallel: int = 1,
+    resume: bool = False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> SeedResults:
     """Trains a run for each seed, each in a process of its own, and compares them. A failed run doesn't end the others.
 
@@ -109,14 +114,14 @@ def train_seeds(
         seeds: Different numbers; None: 0 to 4, or those of the folder that is resumed.
         parallel: Runs at a time. Each has an equal share of the cores.
         resume: Goes on with the runs in `config.run_dir` that haven't finished.
+        stop: Called about twice a second. Once it returns True, the runs save and end, and no other one begins.
 
     Raises:
         ValueError: An argument or a field can't be used; nothing was started.
         ImportError: The config needs a package that isn't installed.
     """
     config.require_one_policy("several seeds")
-    if not 1 <= check_count("parallel", parallel) <= available_cores():
-        raise refusal("parallel", f"at most {available_cores()}, the cores that this process may use", parallel)
+    check_parallel(parallel)
     wanted = None if seeds is None else check_seeds(seeds)
     folder, known = _resumed(config, wanted) if resume else (None, wanted or tuple(range(5)))
     config = config if resume else directory.with_init_commit(config)
@@ -131,9 +136,15 @@ def train_seeds(
     run_dirs = {seed: folder / f"seed-{seed}" for seed in known}
     runs = _Runs(jobs, run_dirs, config.all_steps, parallel, quiet=config.quiet)
     with Interrupts(quiet=config.quiet) as interrupts:
-        runs.train(interrupts)
+        runs.train(interrupts, stop)
         interrupts.raise_received(f"the runs are saved in {folder}, and go on from there with --resume (resume=True)")
     return _compare(folder, run_dirs, runs.failures)
+
+
+def check_parallel(parallel: int) -> None:
+    """Raise ValueError unless there is a core for each of so many runs."""
+    if not 1 <= check_count("parallel", parallel) <= available_cores():
+        raise refusal("parallel", f"at most {available_cores()}, the cores that this process may use", parallel)
 
 
 def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
@@ -194,8 +205,8 @@ class _Runs:
         self._screen, self._drawn, self._tenths = Lines("stdout", gone=quiet), 0, dict.fromkeys(jobs, 0)
         self._in_place = not getattr(sys.stdout, "closed", True) and is_terminal(sys.stdout)
 
-    def train(self, interrupts: Interrupts) -> None:
-        """Train all, and return when all have ended. After a signal, those that train save and end."""
+    def train(self, interrupts: Interrupts, stop: Callable[[], bool]) -> None:
+        """Train all, and return when all have ended. After a signal, or `stop`, those that train save and end."""
         stopping = False
         with contextlib.ExitStack() as children:
             while self._children or self._waiting:
@@ -209,7 +220,7 @@ class _Runs:
                 for seed in [*self._children]:
                     self._look(seed)
                 self._show()
-                if interrupts.requested and not stopping:
+                if not stopping and (interrupts.requested or stop()):
                     stopping = True
                     self._waiting.clear()
                     for _, child, _ in self._children.values():

@@ -178,7 +178,7 @@ def _spellings(argv: Sequence[str]) -> dict[str, str]:
     command = argv[0] if argv else ""
     if command == "evaluate":
         names.add("max_episode_steps")
-    if configures := command in ("train", "benchmark", "tune"):
+    if configures := command in ("train", "benchmark", "sweep", "tune"):
         names |= FIELDS - {"callbacks"} | {"resume"}
     spelled = {name: f"--{name.replace('_', '-')}" for name in names}
     if configures:

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
         "train a run for each of these seeds, 0-4 or 0,3,7, and compare them; --resume with their folder goes on with "
         "those that haven't finished"
     )
-    groups["run"].add_argument("--seeds", metavar="N-N,N", type=_seeds, help=seeds)
+    groups["run"].add_argument("--seeds", metavar="N-N,N", type=parse_seeds, help=seeds)
     parallel = "with --seeds, runs at a time, each with its share of the cores (default: 1)"
     groups["run"].add_argument("--parallel", metavar="N", type=int, help=parallel)
     groups["run"].add_argument("--config", metavar="FILE", help=config)
@@ -133,7 +133,7 @@ def _changed(words: Sequence[str], algorithm: type[Any]) -> dict[str, Any]:
         raise ValueError(f"A value of `--change` {error}") from error
 
 
-def _seeds(text: str) -> tuple[int, ...]:
+def parse_seeds(text: str) -> tuple[int, ...]:
     """Return the numbers of "0-4" or "0,3,7"."""
     found: list[int] = []
     for part in text.split(","):

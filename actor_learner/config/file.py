@@ -230,7 +230,7 @@ def _flat(path: str, data: Mapping[str, Any], text: str) -> ConfigFile:
         cls = algorithm_class(algorithm or "ppo")
         _check_keys(top, nested, cls)
         hints = {**typing.get_type_hints(cls), **typing.get_type_hints(TrainConfig)}
-        fields = {name: _value(value, hints.get(name, Any), name) for name, value in {**top, **nested}.items()}
+        fields = {name: file_value(value, hints.get(name, Any), name) for name, value in {**top, **nested}.items()}
         _check_kinds(fields)
         for name in NOT_REPEATED if recorded else ():
             fields.pop(name, None)
@@ -299,7 +299,7 @@ def _check_references(fields: Mapping[str, Any]) -> None:
                 raise ValueError(f"`{name}` must not name one of Python's own modules. Received: {name}={reference!r}")
 
 
-def _value(value: Any, hint: Any, name: str) -> Any:
+def file_value(value: Any, hint: Any, name: str) -> Any:
     """Return a value as the dataclasses take it: TOML writes None as "none", and neither format has tuples."""
     kinds = typing.get_args(hint) or (hint,)
     if isinstance(value, str) and value.lower() == "none" and name != "preset" and {type(None), Any} & {*kinds}:

@@ -287,9 +287,14 @@ def _check_free(path: Path, config: TrainConfig) -> None:
         )
 
 
+def runs_of(config: TrainConfig) -> Path:
+    """Return the folder of an environment's runs: runs/<env>."""
+    return Path("runs") / re.sub(r"[^\w.-]+", "-", config.env_name).strip("-")
+
+
 def free_run(config: TrainConfig, label: str) -> RunDirectory:
     """Make and return a new directory: runs/<env>/<algorithm>-<label>-<n>."""
-    parent = Path("runs") / re.sub(r"[^\w.-]+", "-", config.env_name).strip("-")
+    parent = runs_of(config)
     with writing(parent):
         parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):

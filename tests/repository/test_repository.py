@@ -37,6 +37,7 @@ build evaluate export reports
 arena benchmark callbacks push
 train
 seeds
+sweep
 __init__ cli
 __main__
 """
