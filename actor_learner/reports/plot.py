@@ -249,7 +249,13 @@ def plot_parallel(
                 box = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1}
                 panel.text(place + 0.03, height, text, fontsize=8, va="center", bbox=box)
         panel.spines[:].set_visible(False)
-        panel.set(xticks=range(len(drawn)), xticklabels=[*axes, "return"], yticks=[], xlim=(-0.1, len(drawn) - 0.6))
+        panel.set(
+            xticks=range(len(drawn)),
+            xticklabels=[*axes, "return"],
+            yticks=[],
+            xlim=(-0.1, len(drawn) - 0.6),
+            ylim=(-0.05, 1.05),
+        )
         panel.tick_params(bottom=False)
         with naming_output(path):
             figure.savefig(path, dpi=200)
