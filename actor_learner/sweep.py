@@ -37,7 +37,7 @@ from actor_learner.runs.metrics import MetricsReader, steps_of
 from actor_learner.runs.recorded_config import WITHOUT_EFFECT, flat_config
 from actor_learner.seeds import check_parallel, check_seeds, train_seeds
 from actor_learner.system.fields import check_choice, check_count, check_number, misfit, refusal
-from actor_learner.system.files import one_line, write_atomically
+from actor_learner.system.files import one_line
 
 try:
     import optuna
@@ -53,6 +53,7 @@ _LOCK_SECONDS = 60  # to wait for other processes that write to the same SQLite 
 _LOOK_SECONDS = 1.0
 _MAX_COMBINATIONS = 64  # of other settings, with which a value is tried that the config alone refuses
 _MAX_SHOWN = 10
+_REHEARSED = 12  # trials, after which every sampler draws by what it has seen
 _PER_MACHINE = {"seed", "num_actors", "envs_per_actor", "num_envs", "learner_threads"}
 
 
@@ -149,6 +150,8 @@ def sweep(
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # its trials are said here
     try:
         with _without_warnings():
+            if isinstance(sampler, str):
+                _rehearse(settings, sampler)
             tools = {"sampler": _named("sampler", sampler), "pruner": _named("pruner", pruner)}
             found, keeps_alive = _open(storage, study, folder, tools)
             _check_study(found, folder, space=space, seeds=seeds, config=config)
@@ -177,7 +180,7 @@ def _read(space: Mapping[str, Any], config: TrainConfig) -> _Space:
     if not isinstance(space, Mapping) or not space:
         raise refusal("space", f"settings with their values, NAME = {_FORMS}", space)
     kind = type(config.algorithm)
-    known = (names_of(TrainConfig) | names_of(kind)) - {"seed", *NOT_REPEATED}
+    known = (names_of(TrainConfig) | names_of(kind)) - {"env", "seed", *NOT_REPEATED}
     hints = {**typing.get_type_hints(kind), **typing.get_type_hints(TrainConfig)}
     for name, form in space.items():
         if name not in known:
@@ -251,8 +254,6 @@ def _named(name: str, given: Any) -> Any:
     }
     try:
         return known[check_choice(name, given, known)]()
-    except ImportError as error:
-        raise ImportError(f"`{name}` can't be {given!r}: {one_line(error)}") from error
     except TypeError:  # of one that needs one of several arguments
         raise refusal(name, "one that needs no arguments; in Python an object", given) from None
 
@@ -261,11 +262,27 @@ def _without_warnings() -> Any:
     return warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning)
 
 
+def _rehearse(space: _Space, sampler: Any) -> None:
+    """Raise ValueError or ImportError for a name of a sampler that can't draw from the space, or lacks a package."""
+    rehearsal = optuna.create_study(sampler=_named("sampler", sampler))
+    try:
+        for _ in range(_REHEARSED):
+            trial = rehearsal.ask()
+            rehearsal.tell(
+                trial, len([_draw(trial, name, *values) for name, values in space.items()]) / (trial.number + 1)
+            )
+    except ImportError as error:
+        raise ImportError(f"the sampler {sampler!r} needs a package: {one_line(error)}") from error
+    except ValueError as error:
+        raise refusal("sampler", f"one for this space ({one_line(error)})", sampler) from error
+
+
 def _open(storage: Any, name: str, folder: Path, tools: Mapping[str, Any]) -> tuple[Any, bool]:
     """Return the study, new or not, and True if its storage knows which trials are those of killed processes."""
     directory.check_writable(folder)
     if storage is None:
-        folder.mkdir(parents=True, exist_ok=True)
+        with directory.writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         storage = f"sqlite:///{folder}/study.db"
     url, options = storage, {"connect_args": {"timeout": _LOCK_SECONDS}} if str(storage).startswith("sqlite") else {}
     beats = {"heartbeat_interval": _HEARTBEAT_SECONDS, "grace_period": _GRACE_SECONDS}
@@ -338,6 +355,8 @@ class _Trials:
             if self.ended is None:
                 raise
             Retry()(study, study.trials[self.number])
+            if isinstance(self.ended, KeyboardInterrupt):
+                raise KeyboardInterrupt("the same command goes on with the study") from None
             raise self.ended from None
 
     def _objective(self, trial: Any) -> float:
@@ -415,7 +434,7 @@ def _finish(study: Any, config: TrainConfig, space: _Space, folder: Path) -> Swe
         return SweepResults(study, folder)
     best, picture = _with(config, space, study.best_trial).replace(run_dir=None, overwrite=False), None
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "best.toml", lambda file: file.write_text(config_toml(best), encoding="utf-8"))
+    (folder / "best.toml").write_text(config_toml(best), encoding="utf-8")  # another process may write it, too
     with contextlib.suppress(ImportError):
         axes, points = study.best_trial.distributions, [(trial.params, trial.value) for trial in done]
         picture = plot_parallel(axes, points, folder / "parallel.png")

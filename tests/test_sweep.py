@@ -145,12 +145,13 @@ def test_the_best_settings_are_a_file_for_train_and_all_are_drawn(tmp_path, caps
     assert len(calls()) == 4, "the study had its trials"
 
 
-def test_an_interrupted_trial_is_tried_again(monkeypatch):
+@pytest.mark.parametrize(("end", "message"), [(SystemExit(143), "143"), (KeyboardInterrupt("run"), "the same command")])
+def test_an_interrupted_trial_is_tried_again(end, message, monkeypatch):
     def interrupted(*_, **__):
-        raise SystemExit(143)
+        raise end
 
     monkeypatch.setattr(sweeps, "train_seeds", interrupted)
-    with pytest.raises(SystemExit, match="143"):
+    with pytest.raises(type(end), match=message):
         al.sweep(CONFIG.replace(run_dir="all"), SPACE, trials=1)
     monkeypatch.setattr(sweeps, "train_seeds", train)
     found = al.sweep(CONFIG.replace(run_dir="all"), SPACE, trials=1)
@@ -210,7 +211,10 @@ def test_a_value_may_need_another_of_the_space():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--run-dir", "/proc/all"], "`--run-dir` can't be written: No such file or directory. Received"),
         (["--sampler", "tpee"], "`--sampler` must be one of 'bruteforce', 'cmaes'"),
+        (["--sampler", "bruteforce"], "`--sampler` must be one for this space (FloatDistribution.step"),
+        (["--sampler", "cmaes"], "the sampler 'cmaes' needs a package: "),
         (["--pruner", "threshold"], "`--pruner` must be one that needs no arguments; in Python an object. Received"),
         (["--storage", "sqlite:////none/where.db"], "`--storage` must be one that Optuna can open ("),
         (["--storage", "nosql://me:secret@host/db"], "Received: --storage 'nosql://***@host/db'"),
@@ -220,7 +224,9 @@ def test_a_value_may_need_another_of_the_space():
         (["CartPol-v1"], "`CartPole-v1`"),
     ],
 )
-def test_what_is_refused_begins_no_trial(words, message, capsys):
+def test_what_is_refused_begins_no_trial(words, message, capsys, monkeypatch):
+    monkeypatch.setattr(sweeps, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setitem(sys.modules, "cmaes", None)
     Path("space.toml").write_text("gamma = {uniform = [0.9, 1.0]}\n")
     assert cli.main(["sweep", "--space", "space.toml", *words]) == 2
     error = capsys.readouterr().err

@@ -186,7 +186,7 @@ def _spellings(argv: Sequence[str]) -> dict[str, str]:
     if "--resume" in typed:
         spelled["run_dir"] = "--resume"
     arguments = {**dict.fromkeys(("run_dir", "run_dirs"), "RUN_DIR"), "repo": "OWNER/NAME"}
-    return spelled if command == "train" else spelled | arguments
+    return spelled if command in ("train", "sweep") else spelled | arguments
 
 
 def _join_negative_numbers(argv: Sequence[str]) -> list[str]:

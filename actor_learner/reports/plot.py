@@ -249,13 +249,8 @@ def plot_parallel(
                 box = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1}
                 panel.text(place + 0.03, height, text, fontsize=8, va="center", bbox=box)
         panel.spines[:].set_visible(False)
-        panel.set(
-            xticks=range(len(drawn)),
-            xticklabels=[*axes, "return"],
-            yticks=[],
-            xlim=(-0.1, len(drawn) - 0.6),
-            ylim=(-0.05, 1.05),
-        )
+        panel.set(xticks=range(len(drawn)), xticklabels=[*axes, "return"], yticks=[])
+        panel.axis((-0.1, len(drawn) - 0.6, -0.05, 1.05))
         panel.tick_params(bottom=False)
         with naming_output(path):
             figure.savefig(path, dpi=200)
@@ -265,10 +260,8 @@ def plot_parallel(
 def _on_axis(axis: Any, values: Sequence[Any]) -> tuple[Any, dict[float, str]]:
     """Return the heights of values between 0 and 1, and the texts beside an axis by their heights."""
     if choices := getattr(axis, "choices", None):
-        places = np.linspace(0, 1, len(choices)) if len(choices) > 1 else [0.5]
-        return np.array([places[choices.index(value)] for value in values]), dict(
-            zip(places, map(str, choices), strict=True)
-        )
+        places = np.linspace(0, 1, len(choices)) if len(choices) > 1 else np.array([0.5])
+        return places[[choices.index(value) for value in values]], dict(zip(places, map(str, choices), strict=True))
     scale, ends = (np.log10 if axis.log else np.asarray), np.array([axis.low, axis.high], float)
     low, high = scale(ends)
     ticks = np.linspace(low, high, 5)

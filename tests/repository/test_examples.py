@@ -177,18 +177,6 @@ def test_fine_tune():
 
 @pytest.mark.usefixtures("without_xla")
 @pytest.mark.thorough
-def test_search_optuna(monkeypatch):
-    """A hopeless trial is pruned after the first epoch in which an episode ended."""
-    optuna = pytest.importorskip("optuna", reason="needs optuna")
-    monkeypatch.setattr(optuna.pruners, "MedianPruner", lambda **_: optuna.pruners.ThresholdPruner(lower=1e6))
-    (trial,) = load("search_optuna").main(total_steps=20_000, trials=1).trials
-    assert trial.state == optuna.trial.TrialState.PRUNED
-    assert list(trial.intermediate_values) == [0]
-    assert trial.intermediate_values[0] >= 8
-
-
-@pytest.mark.usefixtures("without_xla")
-@pytest.mark.thorough
 def test_population():
     example = load("population")
     worst, best = example.main(total_steps=4_000, members=2)
