@@ -29,7 +29,7 @@ from actor_learner.config.references import resolve_reference
 from actor_learner.config.settings import names_of
 from actor_learner.environments.factory import resolve_env
 from actor_learner.reports.displays import Lines
-from actor_learner.reports.plot import check_package, plot_parallel
+from actor_learner.reports.plot import plot_parallel
 from actor_learner.reports.status import printable
 from actor_learner.runs import directory
 from actor_learner.runs.directory import SEEDS_FILE, RunDirectory
@@ -38,6 +38,7 @@ from actor_learner.runs.recorded_config import WITHOUT_EFFECT, flat_config
 from actor_learner.seeds import check_parallel, check_seeds, train_seeds
 from actor_learner.system.fields import check_choice, check_count, check_number, misfit, refusal
 from actor_learner.system.files import one_line
+from actor_learner.system.installation import install_command
 
 try:
     import optuna
@@ -133,7 +134,8 @@ def sweep(
         ValueError: An argument can't be used, or the study is one of another search; no trial was begun.
         ImportError: Optuna, or a package that the sampler needs, isn't installed.
     """
-    check_package("optuna", "a sweep", "sweep")
+    if optuna is None:
+        raise ImportError(f"a sweep needs optuna 4.9 or newer: {install_command('actor-learner[sweep]')}")
     config.require_one_policy("a sweep")
     trials, seeds = check_count("trials", trials), check_seeds(seeds)
     check_parallel(parallel)
@@ -265,12 +267,12 @@ def _without_warnings() -> Any:
 def _rehearse(space: _Space, sampler: Any) -> None:
     """Raise ValueError or ImportError for a name of a sampler that can't draw from the space, or lacks a package."""
     rehearsal = optuna.create_study(sampler=_named("sampler", sampler))
+
+    def objective(trial: Any) -> float:
+        return float(trial.number) / len([_draw(trial, name, *values) for name, values in space.items()])
+
     try:
-        for _ in range(_REHEARSED):
-            trial = rehearsal.ask()
-            rehearsal.tell(
-                trial, len([_draw(trial, name, *values) for name, values in space.items()]) / (trial.number + 1)
-            )
+        rehearsal.optimize(objective, n_trials=_REHEARSED)
     except ImportError as error:
         raise ImportError(f"the sampler {sampler!r} needs a package: {one_line(error)}") from error
     except ValueError as error:
