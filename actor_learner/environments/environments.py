@@ -39,6 +39,7 @@ if tuple(int(number) for number in gym.__version__.split(".")[:2]) >= (1, 4):
 ENDLESS_STEPS = 100_000
 GAME_LIMIT = "let the game end by itself, as by its `max_cycles` or truncations"
 """Env steps after which an episode that hasn't ended causes a warning."""
+_GAMES = (AgentsVectorEnv, TurnGames, SelfPlayVectorEnv)
 _SEARCHED_EPISODES = 20  # after which `info_keys` that none of them had cause a warning
 
 
@@ -155,7 +156,8 @@ class Environments:
         """
         if seed is not None:
             seed = int(seed) % (autoreset.MAX_SEED - self.num_envs)
-            seed_spaces(self.vector_env, seed)
+            if not isinstance(self.vector_env, _GAMES):  # which seed their own
+                seed_spaces(self.vector_env, seed)
         infos = self._vector_reset(self._current, seed=seed)
         self._resetting = self._reset_error = None
         self._absent = _absent(infos)
@@ -469,7 +471,7 @@ class Environments:
         if self._step >= self._endless_at:
             self._endless_at = math.inf
             also = ", or evaluate with `max_episode_steps`" if self._actor is None else ""
-            is_game = isinstance(self.vector_env, (AgentsVectorEnv, TurnGames, SelfPlayVectorEnv))
+            is_game = isinstance(self.vector_env, _GAMES)
             warnings.warn(
                 f"{self._where()}: an episode hasn't ended after {ENDLESS_STEPS:,} steps, and has no return before: "
                 + (GAME_LIMIT if is_game else f"add a TimeLimit{also}"),

@@ -16,6 +16,7 @@ from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.games import course_of, shared_spaces
 from actor_learner.environments.opponents import Opponent
 from actor_learner.environments.self_play import Seats, SelfPlayVectorEnv, share_beaten
+from actor_learner.environments.teams import PolicyOf, environments_of
 from tests.support.agents_game import LastStanding
 from tests.support.bomb_game import Bomb
 
@@ -408,10 +409,10 @@ def test_spaces_and_courses_of_games_in_pettingzoo_s_wrappers():
     assert turn.mask.tolist() == [True] * 7
 
 
-@pytest.mark.parametrize("self_play", [True, False])
-@pytest.mark.parametrize("make", [Bomb, LastStanding])
-def test_spaces_of_a_game_are_seeded(make, self_play):
-    class Sampling(make):
+def sampling(kind):
+    class Sampling(kind):
+        """Has spaces of its own."""
+
         def __init__(self):
             super().__init__()
             self.spaces = {agent: Discrete(3) for agent in self.possible_agents}
@@ -419,12 +420,34 @@ def test_spaces_of_a_game_are_seeded(make, self_play):
         def action_space(self, agent):
             return self.spaces[agent]
 
-    drawn = []
+    return Sampling
+
+
+def drawn(games):
+    """Twenty draws of each agent's space."""
+    return [[[space.sample() for _ in range(20)] for space in game.spaces.values()] for game in games]
+
+
+@pytest.mark.parametrize("self_play", [True, False])
+@pytest.mark.parametrize("make", [Bomb, LastStanding])
+def test_spaces_of_a_game_are_seeded(make, self_play):
+    draws = []
     for seed in (4, 4, 5):
-        factory = dataclasses.replace(resolve_env(Sampling), seats=Seats() if self_play else None)
+        factory = dataclasses.replace(resolve_env(sampling(make)), seats=Seats() if self_play else None)
         vector_env = factory.make(2 if self_play else 6)
         Environments(vector_env).reset(seed)
-        games = vector_env.games.games if isinstance(vector_env, AgentsVectorEnv) else vector_env._raw
-        drawn.append([[space.sample() for _ in range(20)] for game in games for space in game.spaces.values()])
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert len(set(map(tuple, drawn[0]))) == 6
+        draws.append(drawn(vector_env.games.games if isinstance(vector_env, AgentsVectorEnv) else vector_env._raw))
+    assert draws[0] == draws[1] != draws[2]
+    assert len({tuple(numbers) for game in draws[0] for numbers in game}) == 6
+
+
+def test_spaces_of_a_game_of_several_policies_are_seeded_for_any_number_of_games_beside_it():
+    rule = PolicyOf(("others", "last"), {"agent_2": "last", "*": "others"})
+    factory = dataclasses.replace(resolve_env(sampling(LastStanding)), policy_of=rule)
+    draws = []
+    for rows, seed in ((6, 4), (3, 7)):
+        vector_env = factory.make(rows)
+        for each in environments_of(vector_env, "a game").values():
+            each.reset(seed)
+        draws.append(drawn(vector_env._games.games))
+    assert draws[0][1:] == draws[1]
