@@ -297,7 +297,7 @@ def _open(storage: Any, name: str, folder: Path, tools: Mapping[str, Any]) -> tu
             break
         except Exception as error:  # of SQLAlchemy, of a driver, or of Optuna
             if not tries_left:
-                shown = re.sub(r"://[^@/]*@", "://***@", str(url))  # a password
+                shown = re.sub(r"://.*@", "://***@", str(url))  # a password
                 raise refusal("storage", f"one that Optuna can open ({one_line(error)})", shown) from error
             time.sleep(_LOOK_SECONDS)
     return study, getattr(storage, "get_heartbeat_interval", lambda: None)() is not None
@@ -335,7 +335,7 @@ class _Trials:
 
     def run(self, study: Any, trials: int, *, wait: bool) -> None:
         """Train until the study has so many trials, and wait for those of others, which may be killed."""
-        said = False
+        unsaid = ["waiting for the trials of other processes"]
         while True:
             optuna.storages.fail_stale_trials(study)
             found = [trial for trial in study.get_trials(deepcopy=False) if not _is_lost(trial)]
@@ -345,9 +345,8 @@ class _Trials:
             elif "RUNNING" not in states or not wait:
                 return
             else:
-                if not said:
-                    self.say("waiting for the trials of other processes")
-                said = True
+                while unsaid:
+                    self.say(unsaid.pop())
                 time.sleep(_LOOK_SECONDS)
 
     def _train(self, study: Any) -> None:

@@ -217,7 +217,7 @@ def test_a_value_may_need_another_of_the_space():
         (["--sampler", "cmaes"], "the sampler 'cmaes' needs a package: "),
         (["--pruner", "threshold"], "`--pruner` must be one that needs no arguments; in Python an object. Received"),
         (["--storage", "sqlite:////none/where.db"], "`--storage` must be one that Optuna can open ("),
-        (["--storage", "nosql://me:secret@host/db"], "Received: --storage 'nosql://***@host/db'"),
+        (["--storage", "nosql://me:se/c@ret@host/db"], "Received: --storage 'nosql://***@host/db'"),
         (["--trials", "0"], "`--trials` must be an integer of at least 1. Received: --trials 0"),
         (["--seeds", "0,0"], "`--seeds` must be different numbers"),
         (["--space", "none.toml"], "`--space` must be a TOML file, or module:name"),
