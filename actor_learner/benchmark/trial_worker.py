@@ -20,7 +20,7 @@ from actor_learner.system import compile_cache
 from actor_learner.system.child import Child, ChildEndedError
 from actor_learner.system.keras_import import freeze_what_is_imported, import_keras
 from actor_learner.system.machine import available_cores, cpu_pressure
-from actor_learner.system.memory import cpu_shares, measure as usage
+from actor_learner.system.memory import cpu_shares, measure as usage, owner_name
 
 if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool
@@ -170,7 +170,7 @@ class Bench:
             elapsed = time.monotonic() - started
             cpu = cpu_shares(before, usage(actors.pids), elapsed)
             shares = {name: share / updates for name, share in times.items()}
-            shares |= {f"cpu/{'learner' if actor is None else f'actor_{actor}'}": part for actor, part in cpu.items()}
+            shares |= {f"cpu/{owner_name(actor)}": part for actor, part in cpu.items()}
             shares["cpu/pressure"] = cpu_pressure()
             rows = config.unroll_length * sum(config.env_counts)
             waits = environments_wait(shares, available_cores(), _MIN_ENV_TIME)

@@ -14,7 +14,7 @@ from actor_learner.config.config import TrainConfig
 from actor_learner.runs.metrics import ACTOR_TIME
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.machine import busy_seconds
-from actor_learner.system.memory import cpu_shares, measure
+from actor_learner.system.memory import cpu_shares, measure, owner_name
 
 MIN_BATCHES = 3  # in a measurement, however long they take
 _POLL_SECONDS = 0.005
@@ -104,7 +104,7 @@ class System(contextlib.AbstractContextManager["System"]):
         elapsed, busy, after = time.perf_counter() - started, busy_seconds(), measure(self.actors.pids)
         for _ in range(self.config.max_policy_lag + 1):  # collects the batches that the actors have begun
             self._update_once(spans, learn=False)
-        cpu = {_name(owner): share for owner, share in cpu_shares(before, after, elapsed).items()}
+        cpu = {owner_name(owner): share for owner, share in cpu_shares(before, after, elapsed).items()}
         others = 0.0 if busy is None or busy_before is None else (busy - busy_before) / elapsed - sum(cpu.values())
         ended = started + elapsed
         cut = [span._replace(start=max(span.start, started), end=min(span.end, ended)) for span in spans]
@@ -147,17 +147,13 @@ def without_learning(config: TrainConfig) -> TrainConfig:
     return config.replace(algorithm=algorithm, on_env_error="raise", max_restarts=0, quiet=True)
 
 
-def _name(owner: int | None) -> str:
-    return LEARNER if owner is None else f"actor_{owner}"
-
-
 def _spans_of(unroll: Any) -> list[Span]:
     """Return the parts of an unroll, one after the other, up to its end."""
     names = ("waiting", "env", "acting", "other")
     seconds = [getattr(unroll, name) for name in names]
     ends = list(itertools.accumulate(seconds, initial=unroll.ended - sum(seconds)))
     return [
-        Span(_name(unroll.actor), ACTOR_TIME[name], start, end)
+        Span(owner_name(unroll.actor), ACTOR_TIME[name], start, end)
         for name, (start, end) in zip(names, itertools.pairwise(ends), strict=True)
     ]
 

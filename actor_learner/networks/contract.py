@@ -60,7 +60,7 @@ def call_network(network: keras.Model, observation: Nest) -> dict[str, Tensor]:
 
 def has_value(network: keras.Model, spaces: Spaces) -> bool:
     """Return True if a built network returns a value; one of an algorithm with critics may not."""
-    return "value" in _named_outputs(_call_on_zeros(network, spaces)[0])
+    return "value" in _named_outputs(_call_in_scope(network, spaces.observation.zeros(CHECKED_ROWS))[0])
 
 
 def check_further_outputs(
@@ -70,7 +70,7 @@ def check_further_outputs(
 
     Raises ValueError if one is missing, or has another shape. kind: of the algorithm that needs them.
     """
-    outputs = _named_outputs(_call_on_zeros(network, spaces)[0])
+    outputs = _named_outputs(_call_in_scope(network, spaces.observation.zeros(CHECKED_ROWS))[0])
     for name, shape in wanted.items():
         expected = f"{kind} needs a network with an output `{name}` of shape [B, {', '.join(map(str, shape))}]"
         if name not in outputs:
@@ -80,11 +80,11 @@ def check_further_outputs(
             raise ValueError(f"{expected}. Received: [{received}] from {network.name!r}")
 
 
-def _call_on_zeros(network: keras.Model, spaces: Spaces) -> tuple[Any, keras.StatelessScope]:
-    """Return a built network's outputs for a few rows, and the scope with the values that it would have assigned."""
-    zeros = keras.tree.map_structure(ops.convert_to_tensor, spaces.observation.zeros(CHECKED_ROWS))
+def _call_in_scope(network: keras.Model, observation: Nest) -> tuple[Any, keras.StatelessScope]:
+    """Return a built network's outputs for arrays, and the scope with the values that it would have assigned."""
+    tensors = keras.tree.map_structure(ops.convert_to_tensor, observation)
     with keras.StatelessScope() as scope:
-        return network(arrange(network, zeros), training=False), scope
+        return network(arrange(network, tensors), training=False), scope
 
 
 def call_with_weights(
@@ -355,25 +355,19 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
     return [generator.state for layer in (model, *all_layers(model)) for generator in layer._seed_generators]
 
 
-def drawn_seeds(network: keras.Model, spaces: Spaces) -> list[keras.Variable]:
+def drawn_seeds(network: keras.Model, observation: Nest) -> list[keras.Variable]:
     """Return the states of the random generators from which a built network draws when actors call it."""
     if not (states := seed_states(network)):
         return []
-    scope = _call_on_zeros(network, spaces)[1]
+    scope = _call_in_scope(network, observation)[1]
     return [state for state in states if scope.get_current_value(state) is not None]
 
 
 def drawing_layers(network: keras.Model, observation: Nest) -> list[str]:
     """Return the names of the layers of a built network that draw numbers when actors call it."""
-    if not seed_states(network):
-        return []
-    with keras.StatelessScope() as scope:
-        call_network(network, keras.tree.map_structure(ops.convert_to_tensor, observation))
-
-    def draws(layer: keras.layers.Layer) -> bool:
-        return any(scope.get_current_value(generator.state) is not None for generator in layer._seed_generators)
-
-    return [layer.name for layer in (network, *all_layers(network)) if draws(layer)]
+    drawn = {id(state) for state in drawn_seeds(network, observation)}
+    layers = (network, *all_layers(network))
+    return [layer.name for layer in layers if drawn & {id(each.state) for each in layer._seed_generators}]
 
 
 def all_layers(network: keras.Model) -> Iterator[keras.layers.Layer]:

@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from actor_learner.networks.contract import (
+    CHECKED_ROWS,
     call_network,
     call_with_weights,
     check_outputs,
@@ -93,7 +94,7 @@ class PolicyStep:
         self._memories = Memories(network)
         self.state_shapes = self._memories.shapes
         self._others = other_variables(network)
-        self._seeds = {id(state) for state in drawn_seeds(network, spaces)}
+        self._seeds = {id(state) for state in drawn_seeds(network, spaces.observation.zeros(CHECKED_ROWS))}
 
     @property
     def draws(self) -> bool:

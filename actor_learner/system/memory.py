@@ -107,8 +107,8 @@ class MemorySampler:
         if self._newest is None:
             return {}
         sizes: dict[int | None, int] = {None: self._newest.learner, **dict(sorted(self._newest.actors.items()))}
-        memory = {f"memory/{_owner_name(owner)}_mb": size / 1e6 for owner, size in sizes.items()}
-        cpu = {f"cpu/{_owner_name(owner)}": self._cpu[owner] for owner in sizes if owner in self._cpu}
+        memory = {f"memory/{owner_name(owner)}_mb": size / 1e6 for owner, size in sizes.items()}
+        cpu = {f"cpu/{owner_name(owner)}": self._cpu[owner] for owner in sizes if owner in self._cpu}
         return {**memory, **cpu, **self._cpu_of_others}
 
 
@@ -129,7 +129,8 @@ def cpu_shares(before: Usage, after: Usage, seconds: float) -> dict[int | None, 
     return shares
 
 
-def _owner_name(owner: int | None) -> str:
+def owner_name(owner: int | None) -> str:
+    """Return the name of a process in metrics: that of an actor by its number, or the learner's (None)."""
     return "learner" if owner is None else f"actor_{owner}"
 
 
