@@ -284,7 +284,7 @@ def _policy_learner(
 
     if checkpoint is None:
         return new_learner(config, policy, compute_reward, precision)
-    options = {name: getattr(config, name) for name in ("algorithm", "device", "devices")}
+    options = {name: getattr(config, name) for name in ("algorithm", "device", "devices", "diagnose")}
     options |= {"tf32": in_tf32(config, policy.network, precision)}
     options["compute_reward"] = _reward_of(config, compute_reward)
     learner = Learner.load(checkpoint, network=policy.network, critics=config.critics, **options)
@@ -329,7 +329,7 @@ def new_learner(
     from actor_learner.learner.replay import ReplayLearner
     from actor_learner.learner.state import read_variables
 
-    names = ("seed", "device", "devices", "sequence_length", "burn_in")
+    names = ("seed", "device", "devices", "sequence_length", "burn_in", "diagnose")
     fields: dict[str, Any] = {"total_steps": config.all_steps} | {name: getattr(config, name) for name in names}
     fields["tf32"] = in_tf32(config, actors.network, precision)
     if config.init_from is not None:

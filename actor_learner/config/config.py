@@ -157,6 +157,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         deterministic_ops: compute each operation in a fixed order on a GPU, so that runs repeat there, too, if more
             slowly. Without effect on a CPU, where they repeat anyway.
         debug: run updates operation by operation: a breakpoint or `print` in a loss sees numbers. Slow.
+        diagnose: measure each layer in each minibatch: its gradient, its step and its dead units, as metrics
+            `diagnose/...`, which the report draws. The weights stay the same.
         backend: "tensorflow" or "jax", the backend of Keras, fixed once Keras is imported; None: KERAS_BACKEND,
             otherwise "tensorflow".
         run_dir: directory of the run; None: runs/<env>/<algorithm>-<seed>-<n>, with the first free n.
@@ -251,6 +253,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     seed: int = setting(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1), owner="learner")
     deterministic_ops: bool = flag(False, owner="learner", effect="none")
     debug: bool = flag(False, owner="learner", effect="none")
+    diagnose: bool = flag(False, owner="learner", effect="none")
     backend: Literal["tensorflow", "jax"] | None = choice((None, *BACKENDS), owner="learner")
     run_dir: str | os.PathLike[str] | None = setting(None, check=_folder, effect="none")
     overwrite: bool = flag(False, effect="none")

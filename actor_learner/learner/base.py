@@ -82,6 +82,7 @@ class Learner:
             `default_critic`.
         buffer: the replay buffer of an off-policy algorithm, which may hold rows already; None: a new one.
         compute_reward: with `hindsight`, the function of `al.Hindsight` for a new buffer.
+        diagnose: measure each layer in each update: metrics `diagnose/...`. The weights stay the same.
         return_statistics: mean, variance and count of the discounted returns to start from, with `normalize_reward`.
 
     Raises:
@@ -126,6 +127,7 @@ class Learner:
         buffer: ReplayBuffer | None = None,
         return_statistics: ReturnStatistics = NO_RETURNS,
         compute_reward: ComputeReward | None = None,
+        diagnose: bool = False,
     ) -> None:
         check_floatx()
         contract.refuse_float16(contract.require_model(network))
@@ -146,6 +148,7 @@ class Learner:
         self.device = backend.resolve_device(device, devices)
         self._draws_ahead = "GPU" in self.device  # whose updates leave the host's cores idle
         self._order_ahead: OrderAhead | None = None
+        self.diagnose = check_flag("diagnose", diagnose)
         self.tf32 = check_flag("tf32", tf32)
         if tf32:
             check_tf32(self.device)
@@ -169,7 +172,7 @@ class Learner:
         self._place(network)
         with self._on_device():
             self._owned = Owned(algorithm, self.spaces)
-        for model in self._owned.models:
+        for model in self._owned.models.values():
             self._place(model)
         if self._owned.parts:
             self.algorithm = algorithm = algorithm.bound("_own", self._owned.parts)
@@ -425,6 +428,7 @@ class Learner:
         tf32: bool = False,
         critics: Callable[[Any, Any], keras.Model] | None = None,
         compute_reward: ComputeReward | None = None,
+        diagnose: bool = False,
     ) -> Learner:
         """Return the learner that `save` wrote. Its next update equals the saved learner's next update.
 
@@ -437,6 +441,7 @@ class Learner:
             tf32: as for `Learner`.
             critics: needed if Keras couldn't save them whole.
             compute_reward: needed with `hindsight`, as for `Learner`.
+            diagnose: as for `Learner`.
 
         Raises:
             ValueError: the directory holds no learner, or a damaged one, or one of the above arguments is needed.
@@ -457,6 +462,7 @@ class Learner:
             observation_space=saved.observation_space,
             critics=(lambda observation_space, action_space: next(loaded)) if saved.critics else critics,
             compute_reward=compute_reward,
+            diagnose=diagnose,
         )
         learner.env_steps, learner.updates = saved.env_steps, saved.updates
         learner._rng = np.random.Generator(saved.random_state)
@@ -521,6 +527,7 @@ class Learner:
             self.burn_in,
             fitting=a_minibatch if "GPU" in self.device else 1,
             owned=self._owned,
+            diagnose=self.diagnose,
         )
         update = self._update
         self._compiled = backend.Compiled(

@@ -56,6 +56,7 @@ class TrainedModels:
             raise ValueError(f"`models` must name its parts unlike other groups. Received: {taken[0]!r}")
         self._copied = [model for name in algorithm.TARGETS for model in of_group[name]]
         self._copies: dict[int, list[keras.Variable]] = {}
+        self.calls_a_copy = False
 
     def make_targets(self) -> None:
         """Copy the weights. All models must be built."""
@@ -80,6 +81,13 @@ class TrainedModels:
             raise ValueError(f"A loss group must be of a model or variable that there is. Received: {group!r}")
         models = [self.network] if group == NETWORK else self.critics
         return [variable for model in models for variable in model.trainable_variables]
+
+    def of_group(self, group: str) -> dict[str, keras.Model]:
+        """Return the models that a group trains, by the beginning of their layers' names in metrics."""
+        if group == CRITICS:
+            return {f"critic_{number}": critic for number, critic in enumerate(self.critics)}
+        models = {"": self.network} if group == NETWORK else {group: self.own.get(group)}
+        return {name: model for name, model in models.items() if isinstance(model, keras.Model)}
 
     def is_number(self, group: str) -> bool:
         """Return whether a group is a variable of the algorithm's own, rather than a model."""
@@ -163,6 +171,7 @@ class TrainedModels:
     @contextlib.contextmanager
     def _weights(self, model: keras.Model, target: bool) -> Iterator[None]:
         """Let a model have the weights of its copy, if `target`. Its random generators go on."""
+        self.calls_a_copy = target
         if not target:
             yield
             return
@@ -172,6 +181,7 @@ class TrainedModels:
         # Read outside of the scope, which needs all variables.
         with keras.StatelessScope([(one, ops.convert_to_tensor(value.value)) for one, value in pairs]) as scope:
             yield
+            self.calls_a_copy = False
         for variable in others:
             variable.assign(scope.get_current_value(variable))
 

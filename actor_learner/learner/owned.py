@@ -48,8 +48,8 @@ class Owned:
                 self.optimizers[name] = optimizers.build(algorithm.make_optimizer(), found, own=own)
 
     @property
-    def models(self) -> list[keras.Model]:
-        return [part for part in self.parts.values() if isinstance(part, keras.Model)]
+    def models(self) -> dict[str, keras.Model]:
+        return {name: part for name, part in self.parts.items() if isinstance(part, keras.Model)}
 
     @property
     def steps(self) -> Iterator[tuple[keras.Optimizer, list[keras.Variable]]]:

@@ -511,7 +511,9 @@ class ReplayLearner(Learner):
             for optimizer in self._optimizers.values():
                 backend.fuse(optimizer)
         with self._on_device():
-            self._replay_update = update = ReplayUpdate(models, self.algorithm, self._optimizers, self.gradient_steps)
+            self._replay_update = update = ReplayUpdate(
+                models, self.algorithm, self._optimizers, self.gradient_steps, diagnose=self.diagnose
+            )
         self._compiled = backend.Compiled(
             lambda rows, others: update({**rows[0], **others[0]}, *others[1]),
             update.state,

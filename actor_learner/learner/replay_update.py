@@ -10,8 +10,9 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, LossGroup, OffPolicy
+from actor_learner.algorithms.off_policy.base import NETWORK, LossGroup, OffPolicy
 from actor_learner.learner import backend
+from actor_learner.learner.diagnose import Diagnosis
 from actor_learner.learner.models import TrainedModels
 from actor_learner.learner.owned import variables
 from actor_learner.learner.steps import (
@@ -32,7 +33,8 @@ _CHECKED_ROWS = 128
 class ReplayUpdate(Steps):
     """Up to K gradient steps of models that are built. Calling it mutates weights, targets and optimizers.
 
-    optimizers: of each group, built. gradient_steps: those that were taken before.
+    optimizers: of each group, built. gradient_steps: those that were taken before. diagnose: measure the layers of each
+    group in each of its steps.
     """
 
     def __init__(
@@ -41,11 +43,14 @@ class ReplayUpdate(Steps):
         algorithm: OffPolicy,
         optimizers: Mapping[str, keras.Optimizer],
         gradient_steps: int = 0,
+        *,
+        diagnose: bool = False,
     ) -> None:
         super().__init__(algorithm, optimizers[NETWORK])
         self._models, self._optimizers = models, dict(optimizers)
         self._own = [variable for part in models.own.values() for variable in variables(part)]
         self._statistics = [*self._own, *models.batch_statistics]
+        self._diagnoses = {name: Diagnosis(models.of_group(name) if diagnose else {}) for name in optimizers}
         self._steps = keras.Variable(gradient_steps, dtype="int", trainable=False, name="gradient_steps")
         self.every: dict[str, int] = {}
         """Of metrics of groups that aren't stepped each time: the gradient steps from one of the group's to its next.
@@ -140,20 +145,21 @@ class ReplayUpdate(Steps):
         """Step a group's optimizer. Returns metrics, and the outputs for later groups."""
 
         def loss() -> tuple[Tensor, tuple[dict[str, Tensor], dict[str, Tensor]]]:
-            of_group = group.loss(self._models, minibatch)
-            own = [one for name, one in self._models.own.items() if name == group.name]
-            models = {NETWORK: [self._models.network], CRITICS: self._models.critics}.get(group.name, own)
-            extra = [ops.sum(ops.stack(model.losses)) for model in models if getattr(model, "losses", ())]
+            with diagnosis.watching(lambda: self._models.calls_a_copy) as dead_units:
+                of_group = group.loss(self._models, minibatch)
+            models = self._models.of_group(group.name).values()
+            extra = [ops.sum(ops.stack(model.losses)) for model in models if model.losses]
             value = check_scalar(f"loss of {group.name}", of_group.value)
-            return sum(extra, value), (dict(of_group.metrics), dict(of_group.outputs))
+            return sum(extra, value), ({**of_group.metrics, **dead_units}, dict(of_group.outputs))
 
-        stepped = self._models.trained(group.name)
+        stepped, diagnosis = self._models.trained(group.name), self._diagnoses[group.name]
         gradients, (metrics, outputs) = backend.gradients(loss, stepped, self.state)
         if algorithm.max_grad_norm is not None or algorithm.clones_optimizer:
             name = "gradient_norm" if group.name == NETWORK else f"{group.name}_gradient_norm"
             metrics[name] = backend.global_norm([gradient for gradient in gradients if gradient is not None])
+        measured = diagnosis.step(stepped, gradients)
         apply_gradients(self._optimizers[group.name], gradients, stepped)
-        return metrics, outputs
+        return metrics | measured(), outputs
 
     def _step_groups(
         self, algorithm: OffPolicy, groups: Sequence[LossGroup], every: int, minibatch: dict[str, Nest]

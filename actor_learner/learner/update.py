@@ -20,6 +20,7 @@ from actor_learner.learner.batch import (
     without_bootstrap_row,
     without_invalid,
 )
+from actor_learner.learner.diagnose import Diagnosis
 from actor_learner.learner.network_calls import NetworkCalls
 from actor_learner.learner.owned import Owned
 from actor_learner.learner.rewards import RewardScaling, clip_reward
@@ -50,6 +51,7 @@ class Update(Steps):
     """One update of a network that is built. Calling it mutates weights, optimizer and running statistics.
 
     fitting: How many rows may enter the network at once without gradients, beyond `batch.CHUNK_NUMBERS`.
+    diagnose: Measure the layers of the network and of the algorithm's own models in each minibatch.
     """
 
     def __init__(
@@ -64,11 +66,14 @@ class Update(Steps):
         burn_in: int,
         fitting: int,
         owned: Owned,
+        *,
+        diagnose: bool = False,
     ) -> None:
         super().__init__(algorithm.bound("_outputs", self._network_outputs), optimizer)
         self._owned, own = owned, list(owned.steps)
         self._groups = [(optimizer, list(trainable)), *own]
         self._network = network
+        self._diagnosis = Diagnosis({"": network, **owned.models} if diagnose else {})
         self._trainable = list(trainable)
         self._reward_scaling = reward_scaling
         self.calls = NetworkCalls(network, spaces, sequence_length, lambda: self.state, fitting)
@@ -193,6 +198,7 @@ class Update(Steps):
             gradients, metrics = backend.gradients(lambda: self._loss(algorithm, minibatch), trained, self.state)
             of_network = gradients[: len(self._trainable)]
             metrics["gradient_norm"] = backend.global_norm([each for each in of_network if each is not None])
+            stepped = self._diagnosis.step(trained, gradients)
 
             def apply() -> None:
                 left = iter(gradients)
@@ -203,7 +209,7 @@ class Update(Steps):
                 apply()
             else:
                 backend.cond(ops.logical_not(ends), apply, self.state)
-            return ends, sums + vector(metrics, names), count + 1.0
+            return ends, sums + vector(metrics | stepped(), names), count + 1.0
 
         nothing = tuple(map(ops.convert_to_tensor, (np.zeros(len(names), np.float32), np.float32(0.0))))
         if can_end:
@@ -229,23 +235,24 @@ class Update(Steps):
         def probe(rows: dict[str, Nest], order: Tensor) -> None:
             loss, metrics = self._loss(algorithm, self._minibatch(rows, order[0]))
             metrics["gradient_norm"] = loss
-            names.update(metrics)
+            names.update(metrics, self._diagnosis.step_names)
             ends.append(algorithm.ends_update(metrics) is not None)
 
         backend.trace_once(probe, rows, order)
         return sorted(names), any(ends)
 
     def _loss(self, algorithm: Algorithm, minibatch: dict[str, Nest]) -> tuple[Tensor, dict[str, Tensor]]:
-        outputs = self.calls.outputs(minibatch, entropy=True)
-        # Of an invalid row they may be so far off that a ratio overflows, and 0 times infinity is NaN.
-        outputs = _zeroed_unless(minibatch["valid"], outputs, ("log_prob", "entropy", "value"))
-        minibatch = _zeroed_unless(minibatch["valid"], minibatch, _LOG_PROBS)
-        loss, metrics = algorithm.loss(outputs, minibatch)
+        with self._diagnosis.watching() as dead_units:
+            outputs = self.calls.outputs(minibatch, entropy=True)
+            # Of an invalid row they may be so far off that a ratio overflows, and 0 times infinity is NaN.
+            outputs = _zeroed_unless(minibatch["valid"], outputs, ("log_prob", "entropy", "value"))
+            minibatch = _zeroed_unless(minibatch["valid"], minibatch, _LOG_PROBS)
+            loss, metrics = algorithm.loss(outputs, minibatch)
         loss = check_scalar("loss", loss)
-        for model in (self._network, *self._owned.models):
+        for model in (self._network, *self._owned.models.values()):
             if model.losses:
                 loss = loss + ops.sum(ops.stack(model.losses))
-        return loss, {**metrics, "loss": loss}
+        return loss, {**metrics, **dead_units, "loss": loss}
 
 
 def _check_rows(algorithm: Algorithm, batch: Mapping[str, Nest], fields: Mapping[str, Nest]) -> None:

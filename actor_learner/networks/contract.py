@@ -375,6 +375,30 @@ def all_layers(network: keras.Model) -> Iterator[keras.layers.Layer]:
     yield from network._flatten_layers(include_self=False)
 
 
+def named_layers(models: Mapping[str, keras.Model]) -> dict[str, keras.layers.Layer]:
+    """Return models and all layers, each once, by their names, behind those of layers around them: "trunk.dense".
+
+    Of layers of one name, others than the first get a number. models: By the beginning of the names; "": none.
+    """
+    found: dict[str, keras.layers.Layer] = {}
+
+    def add(name: str, layer: keras.layers.Layer, *, prefixed: bool = True) -> None:
+        if any(layer is one for one in found.values()):
+            return
+        unique = next(each for each in _numbered(name) if each not in found)
+        found[unique] = layer
+        for inner in layer._flatten_layers(include_self=False, recursive=False):
+            add(f"{unique}.{inner.name}" if prefixed else inner.name, inner)
+
+    for name, model in models.items():
+        add(name or model.name, model, prefixed=bool(name))
+    return found
+
+
+def _numbered(name: str) -> Iterator[str]:
+    return itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+
+
 def layers_of(model: keras.Model, kinds: type[Any] | tuple[type[Any], ...]) -> list[Any]:
     """Return the layers of some kinds."""
     return [layer for layer in all_layers(model) if isinstance(layer, kinds)]

@@ -316,10 +316,11 @@ class Charts(NamedTuple):
 
 def charts(rows: Sequence[dict[str, Any]]) -> Charts:
     """Return the curves of a run's rows of metrics. Needs matplotlib and markupsafe."""
-    groups: dict[str, list[Chart]] = {"returns": [], "learning": [], "speed": [], "processes": []}
+    groups: dict[str, list[Chart]] = {"returns": [], "learning": [], "layers": [], "speed": [], "processes": []}
     constant = []
     found = {name: look_up(name) for name in dict.fromkeys(name for row in rows for name in row)}
     names = [name for name, known in found.items() if known is None or known.subject]
+    names.sort(key=lambda name: (known := found[name]) is not None and known.subject == "layers")  # they may be many
     for metric in names[:_MAX_METRICS]:
         steps, values = series(rows, metric)
         if len(values) and values.min() == values.max():

@@ -95,6 +95,16 @@ METRICS: Mapping[str, Metric] = {
     "host/<name>/megabytes_per_second": Metric("MB per second that a machine sends", "speed"),
     "host/<name>/receiving": Metric("share of time in which columns of a machine are on their way", "speed"),
     "evaluation/<figure>": Metric("a figure of the episodes that `al.callbacks.Evaluate` plays", "returns"),
+    "diagnose/gradient_norm/<layer>": Metric(
+        "norm of the gradient of a layer's weights, before it is clipped", "layers"
+    ),
+    "diagnose/update_ratio/<layer>": Metric(
+        "norm of a gradient step of a layer's weights, divided by the norm of the weights after it", "layers"
+    ),
+    "diagnose/dead_units/<layer>": Metric(
+        "share of the units of a layer with a ReLU that are 0 in all rows of a minibatch; of a convolution, channels",
+        "layers",
+    ),
     "<policy>/<metric>": Metric(
         "a metric of one policy, where several play; `episode_return` alone is then a mean over those"
     ),

@@ -26,6 +26,8 @@ def test_every_metric_of_a_row_is_described():
         ("steps_per_second", "speed", "max"),
         ("host/10.0.0.1/waiting", "speed", None),
         ("policy_lag_max", "speed", None),
+        ("diagnose/gradient_norm/trunk.dense", "layers", None),
+        ("red/diagnose/dead_units/dense", "layers", None),
         ("memory/actor_3_mb", "processes", None),
         ("cpu/others", "processes", None),
         ("explained_variance", "learning", "max"),

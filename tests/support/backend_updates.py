@@ -170,7 +170,7 @@ def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
     network.set_weights(list(first_weights(network, np.random.default_rng(1))))
     save(arrays, f"{name}/before", network.get_weights())
     options |= {"total_steps": steps * columns * updates, "device": "cpu", "sequence_length": sequence_length}
-    learner = al.Learner(network, algorithm, action_space=action_space, **options)
+    learner = al.Learner(network, algorithm, action_space=action_space, diagnose=True, **options)
     for number, critic in enumerate(getattr(learner, "critics", ())):
         critic.set_weights(list(first_weights(critic, np.random.default_rng(2 + number))))
     if prepare is not None:
