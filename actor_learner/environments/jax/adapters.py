@@ -236,7 +236,7 @@ def _listed(module: str, attribute: str) -> Callable[[], list[str]]:
 MAKERS: Mapping[str, tuple[Callable[..., JaxEnv], Callable[[], list[str]]]] = {
     "gymnax": (make_gymnax, _listed("gymnax", "registered_envs")),
     "brax": (make_brax, _listed("brax.envs", "_envs")),
-    "playground": (make_playground, _listed("mujoco_playground.registry", "ALL_ENVS")),
+    "playground": (make_playground, lambda: list(importlib.import_module("mujoco_playground").registry.ALL_ENVS)),
     "jumanji": (make_jumanji, lambda: list(importlib.import_module("jumanji").registered_environments())),
     "craftax": (make_craftax, lambda: [f"Craftax-{kind}-v1" for kind in _CRAFTAX]),
 }
