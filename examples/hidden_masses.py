@@ -58,11 +58,6 @@ class Arm(gym.Env):
         return {"joints": np.float32(joints), "masses": np.float32(masses)}
 
 
-def blind() -> gym.Env:
-    """Return the arm without its masses, so that the value doesn't see them either."""
-    return gym.wrappers.FilterObservation(Arm(), ["joints"])
-
-
 def main(total_steps: int = 100_000) -> float:
     settings = {"num_envs": 16, "normalize_observation": True, "total_steps": total_steps}
     algorithm = al.PPO(minibatch_size=256, normalize_reward=True)
