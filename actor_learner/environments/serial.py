@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.spaces import Dict, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array, iterate
+from gymnasium.wrappers import DelayObservation, FrameStackObservation
 
 from actor_learner.environments.autoreset import layers
 from actor_learner.environments.buffers import check_shape, write
@@ -26,6 +27,7 @@ else:  # older Gymnasium releases don't let this class be subscripted
     _SyncVectorEnv = SyncVectorEnv
 
 _NUMBERS = (bool, int, float, np.number, np.bool_, np.ndarray)
+_STACKS = (FrameStackObservation, DelayObservation)
 _RESET_RESULT = "(observation, info)"
 _STEP_RESULT = "(observation, reward, terminated, truncated, info)"
 
@@ -97,6 +99,8 @@ class SerialVectorEnv(_SyncVectorEnv):
                 if not self._step_checked:
                     self._check_result(result, _STEP_RESULT, index)
                 row, reward, terminated, truncated, info = result
+                if not self._step_checked and not nested and not np.array_equal(observations[index], row):
+                    _check_stack(self.envs[index], _source(_STEP_RESULT, index))
                 if nested:
                     self._write(row, index)
                 else:
@@ -136,6 +140,8 @@ class SerialVectorEnv(_SyncVectorEnv):
 
     def _explain(self, result: Any, expected: str, index: int, error: Exception) -> EnvError:
         """Return the error for a result that can't be read."""
+        if isinstance(error, ApiError):
+            return error
         is_first = not (self._step_checked if expected is _STEP_RESULT else self._reset_checked[index])
         try:
             self._check_result(result, expected, index)  # names the part
@@ -207,6 +213,15 @@ def _check_reset(env: gym.Env[Any, Any], index: int, error: TypeError) -> None:
             rule = "must take them as `reset(self, *, seed=None, options=None)` does"
             where = f"`reset` of {type(layer).__name__}, environment {index},"
             raise ApiError(f"{where} {rule}. Received: reset{inspect.signature(layer.reset)}") from error
+
+
+def _check_stack(env: gym.Env[Any, Any], source: str) -> None:
+    """Raise ApiError if a stack of frames has two that are one array, which the environment has written to again."""
+    for layer in layers(env):
+        newest = [*getattr(layer, "obs_queue", ())][-2:] if isinstance(layer, _STACKS) else ()
+        if len(newest) == 2 and np.shares_memory(np.asarray(newest[0]), np.asarray(newest[1])):
+            rule = f"below {type(layer).__name__} must return a new array, which that keeps"
+            raise ApiError(f"{source} {rule}. Received: the array of the step before")
 
 
 def _check_reward(reward: Any, source: str) -> None:

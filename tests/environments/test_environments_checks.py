@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
 from actor_learner.environments.calls import make_call
 from actor_learner.environments.environments import Environments
@@ -163,6 +163,30 @@ class TestChecks:
         rule = r"must take them as `reset\(self, \*, seed=None, options=None\)` does. Received: reset\(\)"
         with pytest.raises(ApiError, match=rf"^`reset` of Old, environment 0, {rule} \(env `Old`\)$"):
             environments.reset(0)
+
+    @pytest.mark.parametrize("returned", [np.array, np.asarray, np.zeros_like])
+    def test_stacks_keep_the_arrays_that_they_are_given(self, returned):
+        """np.asarray: the same array at each step. np.zeros_like: another one, with the same numbers."""
+
+        class Reuses(Script):
+            numbers = np.zeros(2, np.float32)
+
+            def step(self, action):
+                _, *rest = super().step(action)
+                self.numbers += 1
+                return returned(self.numbers), *rest
+
+            def reset(self, **kwargs):
+                self.numbers = np.zeros(2, np.float32)
+                return returned(self.numbers), super().reset(**kwargs)[1]
+
+        environments = Environments(SerialVectorEnv([FrameStackObservation(Reuses([(5, True, False)]), 3)]))
+        if returned is not np.asarray:
+            play(environments, 6)
+            return
+        rule = "`step` of environment 0 below FrameStackObservation must return a new array, which that keeps."
+        with pytest.raises(ApiError, match=rule):
+            play(environments, 6)
 
     @pytest.mark.parametrize("later", [0, 3])
     @pytest.mark.parametrize(
