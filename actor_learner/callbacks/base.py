@@ -55,13 +55,13 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         It is in the actors' memory, which they fill again: keep a `batch.copy()`.
         """
 
-    def is_settled(self, episodes: int = EPISODE_WINDOW) -> bool:
-        """Return whether so many episodes ended since the start or the last `actors.call`, one of each environment.
+    def is_settled(self) -> bool:
+        """Return whether 100 episodes ended since the start or the last `actors.call`, one of each environment.
 
         Before, the means over the last 100 episodes (`episode_return`, `episode/is_success`) may be those of episodes
         from before the call, or of the shortest ones.
         """
-        return self.callbacks.counts("episode_return", episodes)
+        return self.callbacks.meter is None or self.callbacks.meter.is_settled(since_call=True)
 
     def get_state(self) -> dict[str, Any]:
         """Return what the callback needs to go on in a resumed run, such as its counters: JSON."""

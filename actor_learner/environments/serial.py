@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.spaces import Dict, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array, iterate
-from gymnasium.wrappers import DelayObservation, FrameStackObservation
+from gymnasium.wrappers import FrameStackObservation
 
 from actor_learner.environments.autoreset import layers
 from actor_learner.environments.buffers import check_shape, write
@@ -27,7 +27,6 @@ else:  # older Gymnasium releases don't let this class be subscripted
     _SyncVectorEnv = SyncVectorEnv
 
 _NUMBERS = (bool, int, float, np.number, np.bool_, np.ndarray)
-_STACKS = (FrameStackObservation, DelayObservation)
 _RESET_RESULT = "(observation, info)"
 _STEP_RESULT = "(observation, reward, terminated, truncated, info)"
 
@@ -218,9 +217,9 @@ def _check_reset(env: gym.Env[Any, Any], index: int, error: TypeError) -> None:
 def _check_stack(env: gym.Env[Any, Any], source: str) -> None:
     """Raise ApiError if a stack of frames has two that are one array, which the environment has written to again."""
     for layer in layers(env):
-        newest = [*getattr(layer, "obs_queue", ())][-2:] if isinstance(layer, _STACKS) else ()
-        if len(newest) == 2 and np.shares_memory(np.asarray(newest[0]), np.asarray(newest[1])):
-            rule = f"below {type(layer).__name__} must return a new array, which that keeps"
+        newest = [*map(np.asarray, layer.obs_queue)][-2:] if isinstance(layer, FrameStackObservation) else []
+        if len(newest) == 2 and np.shares_memory(newest[0], newest[1]) and np.array_equal(newest[0], newest[1]):
+            rule = "below FrameStackObservation must return a new array, which that keeps"
             raise ApiError(f"{source} {rule}. Received: the array of the step before")
 
 

@@ -97,6 +97,7 @@ class Diagnosis:
 
 
 def _is_relu(layer: keras.layers.Layer) -> bool:
-    """Return whether a layer's output is that of a ReLU, which may be 0 for all inputs."""
+    """Return whether a layer's output is that of a ReLU, which may be 0 for all inputs, and stays in memory."""
     activation = getattr(layer, "activation", None)
-    return isinstance(layer, layers.ReLU) or getattr(activation, "__name__", "") in _RELUS
+    is_relu = isinstance(layer, layers.ReLU) or getattr(activation, "__name__", "") in _RELUS
+    return is_relu and getattr(layer, "_remat_mode", None) is None

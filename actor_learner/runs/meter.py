@@ -222,10 +222,14 @@ class Meter:
         if is_rare:
             self._all, self._recent = self._new_windows(begins=False), self._new_windows(begins=False)
 
-    def is_settled(self, least: int = EPISODE_WINDOW) -> bool:
-        """Return whether so many episodes ended since the start, or the last call, and one of each environment."""
+    def is_settled(self, least: int = EPISODE_WINDOW, *, since_call: bool = False) -> bool:
+        """Return whether so many episodes ended since the start, or the last call, and one of each environment.
+
+        since_call: also where calls come more often than a window lasts.
+        """
         self._notice_calls()
-        return all(window.is_whole(least) for window in self._all.values())
+        windows = (self._since_call if since_call else {}) or self._all
+        return all(window.is_whole(least) for window in windows.values())
 
     def judge(self) -> float | None:
         """Return the mean return of a whole window of episodes, and begin the next one; None until it is whole."""

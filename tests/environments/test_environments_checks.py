@@ -22,6 +22,8 @@ from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.serial import SerialVectorEnv
 from tests.support.scripted_envs import MODES, Arrays, Script, play, reset_and_step, sync, vector_step
 
+TABLE = np.arange(99, dtype=np.float32)
+
 
 class TestChecks:
     @pytest.mark.parametrize("mode", MODES)
@@ -164,9 +166,11 @@ class TestChecks:
         with pytest.raises(ApiError, match=rf"^`reset` of Old, environment 0, {rule} \(env `Old`\)$"):
             environments.reset(0)
 
-    @pytest.mark.parametrize("returned", [np.array, np.asarray, np.zeros_like])
+    @pytest.mark.parametrize(
+        "returned", [np.array, np.asarray, np.zeros_like, lambda numbers: TABLE[int(numbers[0]) :][:2]]
+    )
     def test_stacks_keep_the_arrays_that_they_are_given(self, returned):
-        """np.asarray: the same array at each step. np.zeros_like: another one, with the same numbers."""
+        """np.asarray: the same array at each step. np.zeros_like: others, with the same numbers. TABLE: its views."""
 
         class Reuses(Script):
             numbers = np.zeros(2, np.float32)

@@ -271,12 +271,19 @@ class Harder(al.callbacks.Callback):
             self.actors.call("set_difficulty", self.difficulty)
 
 
-def test_a_curriculum_goes_on_once_the_episodes_since_its_last_call_say_so(tmp_path):
+class Once(al.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if logs["updates"] == 5:
+            self.actors.call("set_options", {"calls": "before a window is whole"})
+
+
+@pytest.mark.parametrize(("others", "levels"), [([], 2), ([Once()], 1), ([Repeats()], 2), ([EveryUpdate()], 0)])
+def test_a_curriculum_goes_on_once_the_episodes_since_its_last_call_say_so(tmp_path, others, levels):
     """8 episodes end in an update: 100 in 13 of them, and the call takes effect an update later."""
     harder = Harder()
     options = {"envs_per_actor": 8, "unroll_length": 10, "total_steps": 32 * 80}
-    al.train(config(tmp_path, env=Curriculum, callbacks=[harder], **options))
-    assert harder.difficulty == 2
+    al.train(config(tmp_path, env=Curriculum, callbacks=[harder, *others], **options))
+    assert harder.difficulty == levels
 
 
 def test_evaluations_report_success_and_end_a_run_at_a_return_or_at_a_success_rate(tmp_path):
