@@ -102,7 +102,7 @@ def train_seeds(
     *,
     parallel: int = 1,
     resume: bool = False,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[Mapping[int, str]], bool] = lambda failures: False,
 ) -> SeedResults:
     """Trains a run for each seed, each in a process of its own, and compares them. A failed run doesn't end the others.
 
@@ -114,7 +114,8 @@ def train_seeds(
         seeds: Different numbers; None: 0 to 4, or those of the folder that is resumed.
         parallel: Runs at a time. Each has an equal share of the cores.
         resume: Goes on with the runs in `config.run_dir` that haven't finished.
-        stop: Called about twice a second. Once it returns True, the runs save and end, and no other one begins.
+        stop: Called about twice a second with the failures so far, a line by seed. Once it returns True, the runs save
+            and end, and no other one begins.
 
     Raises:
         ValueError: An argument or a field can't be used; nothing was started.
@@ -205,7 +206,7 @@ class _Runs:
         self._screen, self._drawn, self._tenths = Lines("stdout", gone=quiet), 0, dict.fromkeys(jobs, 0)
         self._in_place = not getattr(sys.stdout, "closed", True) and is_terminal(sys.stdout)
 
-    def train(self, interrupts: Interrupts, stop: Callable[[], bool]) -> None:
+    def train(self, interrupts: Interrupts, stop: Callable[[Mapping[int, str]], bool]) -> None:
         """Train all, and return when all have ended. After a signal, or `stop`, those that train save and end."""
         stopping = False
         with contextlib.ExitStack() as children:
@@ -220,7 +221,7 @@ class _Runs:
                 for seed in [*self._children]:
                     self._look(seed)
                 self._show()
-                if not stopping and (interrupts.requested or stop()):
+                if not stopping and (interrupts.requested or stop(self.failures)):
                     stopping = True
                     self._waiting.clear()
                     for _, child, _ in self._children.values():

@@ -1,6 +1,6 @@
 """A search for settings with Optuna: each trial trains runs of some seeds, in processes of their own, or is pruned.
 
-Its folder holds the runs of each trial, the study, unless that is elsewhere, and in the end `best.toml` and a picture.
+Its folder holds the runs of each trial, the study, unless that is elsewhere, `best.toml` and in the end a picture.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import itertools
+import importlib.util
 import json
 import re
+import secrets
 import time
 import tomllib
 import typing
@@ -29,7 +30,6 @@ from actor_learner.config.references import resolve_reference
 from actor_learner.config.settings import names_of
 from actor_learner.environments.factory import resolve_env
 from actor_learner.reports.displays import Lines
-from actor_learner.reports.plot import plot_parallel
 from actor_learner.reports.status import printable
 from actor_learner.runs import directory
 from actor_learner.runs.directory import SEEDS_FILE, RunDirectory
@@ -52,8 +52,9 @@ _HEARTBEAT_SECONDS, _GRACE_SECONDS = 5, 30  # without a heartbeat, after which a
 _BEGIN_SECONDS = 60.0  # that a trial may take to draw its settings, before its first heartbeat
 _LOCK_SECONDS = 60  # to wait for other processes that write to the same SQLite file
 _LOOK_SECONDS = 1.0
-_MAX_COMBINATIONS = 64  # of other settings, with which a value is tried that the config alone refuses
+_MAX_RETRIES = 3  # of a trial whose process was killed, interrupted or ended by an error
 _MAX_SHOWN = 10
+_MIN_IMPORTANCE = 50  # finished trials, so that the best tenth isn't one or two
 _REHEARSED = 12  # trials, after which every sampler draws by what it has seen
 _PER_MACHINE = {"seed", "num_actors", "envs_per_actor", "num_envs", "learner_threads"}
 
@@ -75,11 +76,13 @@ class SweepResults:
     picture: Path | None = None
 
     def table(self) -> str:
-        """Return a line for each of the ten best trials, the numbers of the others, and the settings' importance.
+        """Return a line for each of the ten best trials, and the numbers of the others.
 
-        The importance is a setting's share in the scatter of the returns (PED-ANOVA, arXiv:2304.10255).
+        From 50 finished trials on, a line says which settings set the best tenth apart (PED-ANOVA, arXiv:2304.10255).
         """
-        done, pruned, failed = (_in_state(self.study, name) for name in ("COMPLETE", "PRUNED", "FAIL"))
+        found = self.study.get_trials(deepcopy=False)
+        states = ("COMPLETE", "PRUNED", "FAIL")
+        done, pruned, failed = ([trial for trial in found if trial.state.name == state] for state in states)
         names = sorted(done[0].params) if done else []
         best = sorted(done, key=lambda trial: -trial.value)[:_MAX_SHOWN]
         rows = [
@@ -91,11 +94,12 @@ class SweepResults:
         lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
         lines += [f"trial {trial.number} failed: {trial.user_attrs['failure']}" for trial in failed[:_MAX_SHOWN]]
         lines.append(f"{len(done)} finished, {len(pruned)} pruned, {len(failed)} failed")
-        if len(done) >= _MAX_SHOWN:
+        if len(done) >= _MIN_IMPORTANCE:
             with contextlib.suppress(ValueError, RuntimeError), _without_warnings():
                 evaluator = optuna.importance.PedAnovaImportanceEvaluator()
                 shares = optuna.importance.get_param_importances(self.study, evaluator=evaluator)
-                lines.append("importance: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
+                apart = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+                lines.append(f"what sets the best tenth apart: {apart}")
         return "\n".join(lines)
 
 
@@ -114,8 +118,9 @@ def sweep(
     """Searches for settings with a high return, with Optuna. The same call goes on with the study, or joins it.
 
     A trial's return is the interquartile mean over its seeds, as in `train_seeds`. The pruner sees the mean of the
-    first, second, ... evaluations of the seeds that begin a trial, `parallel` of them. A failed run makes its trial
-    fail, and the search goes on. A trial whose process was killed or interrupted is tried again, from its checkpoints.
+    first, second, ... evaluations of the seeds that begin a trial, `parallel` of them. A failed run ends its trial
+    as failed, and the search goes on. A trial whose process was killed, interrupted or ended by another error is tried
+    again from its checkpoints, three times at most.
 
     Args:
         config: The settings of all. Without `eval_every` and callbacks, runs evaluate after each tenth of their steps.
@@ -131,7 +136,8 @@ def sweep(
         pruner: Name of an Optuna pruner, such as "median", "hyperband" or "none", or such an object.
 
     Raises:
-        ValueError: An argument can't be used, or the study is one of another search; no trial was begun.
+        ValueError: An argument can't be used, or the study is one of another search; no trial was begun. Or
+            `train_seeds` refuses a trial, as it does for a folder that can't be written.
         ImportError: Optuna, or a package that the sampler needs, isn't installed.
     """
     if optuna is None:
@@ -146,6 +152,9 @@ def sweep(
     _check_values(settings, config)
     directory.check_run_dir(config.replace(run_dir=None))
     resolve_env(**config.env_arguments)
+    for name in (each for each in config.callbacks if isinstance(each, str)):
+        if importlib.util.find_spec(re.split("[.:]", name)[0]) is None:
+            raise refusal("callbacks", "of modules that are installed here", name)
     check_memory(config.local_actors * parallel)
     folder = Path(config.run_dir or directory.runs_of(config) / f"{config.algorithm_name}-{study}")
     verbosity = optuna.logging.get_verbosity()
@@ -156,8 +165,14 @@ def sweep(
                 _rehearse(settings, sampler)
             tools = {"sampler": _named("sampler", sampler), "pruner": _named("pruner", pruner)}
             found, keeps_alive = _open(storage, study, folder, tools)
-            _check_study(found, folder, space=space, seeds=seeds, config=config)
-            _Trials(config, settings, seeds, parallel, folder).run(found, trials, wait=keeps_alive)
+            drawn = {name: [kind, [*values]] for name, (kind, values) in settings.items()}
+            _check_study(found, folder, space=drawn, seeds=seeds, config=config)
+            search = _Trials(config, settings, seeds, parallel, folder)
+            try:
+                search.run(found, trials, wait=keeps_alive)
+            except KeyboardInterrupt:
+                search.say(SweepResults(found, folder).table())
+                raise
             return _finish(found, config, settings, folder)
     finally:
         optuna.logging.set_verbosity(verbosity)
@@ -229,20 +244,19 @@ def _with(config: TrainConfig, space: _Space, trial: Any) -> TrainConfig:
 
 
 def _check_values(space: _Space, config: TrainConfig) -> None:
-    """Raise ValueError for an end, or a choice, that the config refuses, whatever the other settings are."""
-    ends = {name: [*values] for name, (_, values) in space.items()}
-    for name, value in ((each, value) for each, values in ends.items() for value in values):
-        others = {other: tried for other, tried in ends.items() if other != name}
-        refused: ValueError | None = None
-        for combination in ((), *itertools.islice(itertools.product(*others.values()), _MAX_COMBINATIONS)):
-            fixed = {name: value, **dict(zip(others, combination, strict=False))}
+    """Raise ValueError for an end, or a choice, that the config refuses, alone and beside each other one."""
+    ends = [(name, value) for name, (_, values) in space.items() for value in values]
+    for name, value in ends:
+        refused = []
+        for beside, other in ((name, value), *ends):
+            fixed = {beside: other, name: value}
             try:
                 _with(config, {each: space[each] for each in fixed}, optuna.trial.FixedTrial(fixed))
                 break
             except ValueError as error:
-                refused = refused or error
+                refused.append(error)
         else:
-            raise ValueError(f"`space`, {name}: {refused}") from refused
+            raise ValueError(f"`space`, {name}: {refused[0]}") from refused[0]
 
 
 def _named(name: str, given: Any) -> Any:
@@ -255,7 +269,7 @@ def _named(name: str, given: Any) -> Any:
         key.replace("nop", "none"): each for key, each in classes.items() if "base" not in key and not misfit(each)
     }
     try:
-        return known[check_choice(name, given, known)]()
+        return known[check_choice(name, given, known)](**({"constant_liar": True} if given == "tpe" else {}))
     except TypeError:  # of one that needs one of several arguments
         raise refusal(name, "one that needs no arguments; in Python an object", given) from None
 
@@ -287,17 +301,18 @@ def _open(storage: Any, name: str, folder: Path, tools: Mapping[str, Any]) -> tu
             folder.mkdir(parents=True, exist_ok=True)
         storage = f"sqlite:///{folder}/study.db"
     url, options = storage, {"connect_args": {"timeout": _LOCK_SECONDS}} if str(storage).startswith("sqlite") else {}
-    beats = {"heartbeat_interval": _HEARTBEAT_SECONDS, "grace_period": _GRACE_SECONDS}
+    beats: dict[str, Any] = {"heartbeat_interval": _HEARTBEAT_SECONDS, "grace_period": _GRACE_SECONDS}
     for tries_left in (2, 1, 0):  # two processes may make the tables of a new database at the same time
         try:
             if isinstance(url, str):
-                storage = optuna.storages.RDBStorage(url, options, heartbeat_stale_trial_callback=Retry(), **beats)
+                beats["heartbeat_stale_trial_callback"] = Retry(max_retry=_MAX_RETRIES)
+                storage = optuna.storages.RDBStorage(url, options, **beats)
             found = {"study_name": name, "storage": storage, "direction": "maximize", "load_if_exists": True}
             study = optuna.create_study(**found, **tools)
             break
         except Exception as error:  # of SQLAlchemy, of a driver, or of Optuna
             if not tries_left:
-                shown = re.sub(r"://.*@", "://***@", str(url))  # a password
+                shown = re.sub(r".*@", "***@", str(url))  # a password
                 raise refusal("storage", f"one that Optuna can open ({one_line(error)})", shown) from error
             time.sleep(_LOOK_SECONDS)
     return study, getattr(storage, "get_heartbeat_interval", lambda: None)() is not None
@@ -308,14 +323,19 @@ def _check_study(study: Any, folder: Path, *, config: TrainConfig, **own: Any) -
     skipped = (WITHOUT_EFFECT | _PER_MACHINE) - {"eval_every", "eval_episodes"}
     own |= {"num_envs": sum(config.env_counts), **flat_config(config.to_json(), skip=skipped)}
     own = json.loads(json.dumps(own))
-    known = study.user_attrs.get("sweep", {} if study.trials else own)
-    if not study.trials and any(folder.glob("trial-*")):
-        raise refusal("run_dir", "a new folder for a new study", str(folder))
+    other: Mapping[str, Any] = {"space": None} if study.trials else own | {"id": secrets.token_hex(8)}
+    known = study.user_attrs.get("sweep", other)  # the id tells the folder from another study's
+    if any(folder.glob("trial-*")) and not (folder / f".study-{known.get('id')}").exists():
+        raise refusal("run_dir", "a new folder, or the study's own", str(folder))
     if not study.trials:
         study.set_user_attr("sweep", known)
     for name in own:
-        if known.get(name) != own[name]:
-            raise refusal(name, f"as in the study {study.study_name!r}, {known.get(name)}", own[name])
+        if name in known and known[name] != own[name]:  # a later version has more settings
+            raise refusal(name, f"as in the study {study.study_name!r}, {known[name]}", own[name])
+
+
+class _TrialError(Exception):
+    """Settings that the config refuses, or runs that failed."""
 
 
 @dataclass
@@ -327,21 +347,25 @@ class _Trials:
     seeds: Sequence[int]
     parallel: int
     folder: Path
-    number: int = 0
-    ended: BaseException | None = None  # by a signal
+    number: int | None = None
+    ended: BaseException | None = None  # by a signal, or by an error that isn't the trial's own
 
     def say(self, text: str) -> None:
         Lines("stdout", gone=self.config.quiet).say(text)
 
     def run(self, study: Any, trials: int, *, wait: bool) -> None:
         """Train until the study has so many trials, and wait for those of others, which may be killed."""
-        unsaid = ["waiting for the trials of other processes"]
+        unsaid, sampler = ["waiting for the trials of other processes"], type(study.sampler).__name__
         while True:
             optuna.storages.fail_stale_trials(study)
             found = [trial for trial in study.get_trials(deepcopy=False) if not _is_lost(trial)]
             states = {trial.state.name for trial in found}
-            if "WAITING" in states or sum(Retry.retried_trial_number(trial) is None for trial in found) < trials:
+            begun = sum(Retry.retried_trial_number(trial) is None for trial in found)
+            if "WAITING" in states or (begun < trials and study.user_attrs.get("stopped") != sampler):
                 self._train(study)
+                _write_best(study, self.config, self.space, self.folder)
+                if study._stop_flag:  # by a sampler that has drawn all
+                    study.set_user_attr("stopped", sampler)
             elif "RUNNING" not in states or not wait:
                 return
             else:
@@ -350,14 +374,20 @@ class _Trials:
                 time.sleep(_LOOK_SECONDS)
 
     def _train(self, study: Any) -> None:
+        self.number = self.ended = None
         try:
-            study.optimize(self._objective, n_trials=1, catch=(Exception,))
+            study.optimize(self._objective, n_trials=1, catch=(_TrialError,))
+        except Exception:
+            if self.number is None or study.trials[self.number].state.name != "FAIL":
+                raise
+            self.say(f"trial {self.number} went to another process")  # which had no sign of life from this one
+            if isinstance(self.ended, Exception):
+                return
         except KeyboardInterrupt:
             if self.ended is None:
                 raise
-            Retry()(study, study.trials[self.number])
-            if isinstance(self.ended, KeyboardInterrupt):
-                raise KeyboardInterrupt("the same command goes on with the study") from None
+            Retry(max_retry=_MAX_RETRIES)(study, study.trials[self.number])
+        if self.ended is not None:
             raise self.ended from None
 
     def _objective(self, trial: Any) -> float:
@@ -369,21 +399,31 @@ class _Trials:
         except optuna.TrialPruned:
             self.say(f"trial {trial.number}: pruned")
             raise
-        except Exception as error:
+        except _TrialError as error:
             trial.set_user_attr("failure", reason := printable(one_line(error)))
             self.say(f"trial {trial.number}: failed: {reason}")
             raise
-        except (KeyboardInterrupt, SystemExit) as error:
-            self.ended = error
-            raise KeyboardInterrupt from error
+        except BaseException as error:
+            message = "the same command goes on with the study"
+            self.ended = KeyboardInterrupt(message) if isinstance(error, KeyboardInterrupt) else error
+            raise KeyboardInterrupt from error  # Optuna ends the trial by no other signal
 
     def _return(self, trial: Any) -> float:
-        config = _with(self.config, self.space, trial)
-        again = Retry.retried_trial_number(trial.study.trials[trial.number])
-        folder = self.folder / f"trial-{trial.number if again is None else again}"
+        try:
+            config = _with(self.config, self.space, trial)
+        except ValueError as error:
+            raise _TrialError(one_line(error)) from error
+        tries = Retry.retry_history(trial.study.trials[trial.number])
+        if len(tries) == _MAX_RETRIES:
+            trial.set_user_attr("failure", f"its process ended {_MAX_RETRIES + 1} times")  # unless it doesn't
+        folder = self.folder / f"trial-{[*tries, trial.number][0]}"
         self.say(
             f"trial {trial.number}: " + ", ".join(f"{name} {_text(value)}" for name, value in trial.params.items())
         )
+        while any(directory.is_locked(folder / f"seed-{seed}") for seed in self.seeds):  # by one that was only asleep
+            time.sleep(_LOOK_SECONDS)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / f".study-{trial.study.user_attrs['sweep']['id']}").touch()
         pruning = _Pruning(trial, folder, self.seeds[: self.parallel], config.all_steps)
         resume = (folder / SEEDS_FILE).is_file()
         config = config.replace(run_dir=folder)
@@ -391,8 +431,8 @@ class _Trials:
         if results.failures and pruning.pruned:
             raise optuna.TrialPruned
         if results.failures or not results.returns:
-            reasons = (f"seed {seed}: {reason}" for seed, reason in results.failures.items())
-            raise RuntimeError("; ".join(reasons) or "no episode finished")
+            reasons = [f"seed {seed}: {reason}" for seed, reason in results.failures.items()]
+            raise _TrialError([*reasons, "no episode finished"][0])  # the first failure stopped the other seeds
         return results.iqm
 
 
@@ -410,7 +450,9 @@ class _Pruning:
         self._readers = [MetricsReader(RunDirectory(folder / f"seed-{seed}").metrics) for seed in seeds]
         self._curves: list[dict[int, float]] = [{} for _ in seeds]  # by steps, since a resumed run's rows come again
 
-    def __call__(self) -> bool:
+    def __call__(self, failures: Mapping[int, str]) -> bool:
+        if failures:
+            return True
         for reader, curve in zip(self._readers, self._curves, strict=True):
             curve |= {steps_of(row): row[_METRIC] for row in reader.read() if _METRIC in row}
         before, self._reported = self._reported, max(self._reported, min(map(len, self._curves)))
@@ -422,21 +464,30 @@ class _Pruning:
         return self.pruned
 
 
-def _in_state(study: Any, name: str) -> list[Any]:
-    return [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == name]
-
-
 def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _finish(study: Any, config: TrainConfig, space: _Space, folder: Path) -> SweepResults:
-    if not (done := _in_state(study, "COMPLETE")):
-        return SweepResults(study, folder)
-    best, picture = _with(config, space, study.best_trial).replace(run_dir=None, overwrite=False), None
+def _write_best(study: Any, config: TrainConfig, space: _Space, folder: Path) -> TrainConfig | None:
+    try:
+        best = _with(config, space, study.best_trial).replace(run_dir=None, overwrite=False)
+    except ValueError:  # no trial has finished
+        return None
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "best.toml").write_text(config_toml(best), encoding="utf-8")  # another process may write it, too
+    return best
+
+
+def _finish(study: Any, config: TrainConfig, space: _Space, folder: Path) -> SweepResults:
+    if (best := _write_best(study, config, space, folder)) is None:
+        return SweepResults(study, folder)
+    picture = None
     with contextlib.suppress(ImportError):
-        axes, points = study.best_trial.distributions, [(trial.params, trial.value) for trial in done]
-        picture = plot_parallel(axes, points, folder / "parallel.png")
+        from matplotlib import pyplot
+
+        with pyplot.style.context("default"), warnings.catch_warnings(action="ignore"):  # of an axis with one value
+            figure = optuna.visualization.matplotlib.plot_parallel_coordinate(study, target_name="return").figure
+            figure.set_size_inches(2.5 + 1.5 * len(study.best_trial.params), 3.6)
+            figure.savefig(picture := folder / "parallel.png", dpi=200, bbox_inches="tight")
+            pyplot.close(figure)
     return SweepResults(study, folder, best, picture)

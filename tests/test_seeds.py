@@ -98,7 +98,9 @@ def test_a_seed_that_cannot_start_and_a_closed_terminal_end_nothing(tmp_path, mo
 
     monkeypatch.setattr("actor_learner.seeds.Child", fails)
     monkeypatch.setattr("sys.stdout", types.SimpleNamespace(write=fails, flush=fails))
-    results = al.train_seeds(config.replace(total_steps=1024), resume=True)
+    seen = []
+    results = al.train_seeds(config.replace(total_steps=1024), resume=True, stop=lambda failures: seen.extend(failures))
+    assert seen == [0, 3], "failures are known to what may stop the others"
     assert "config.json is damaged" in results.failures.pop(0)
     assert results.failures == {3: "gone"}
     assert results.returns == {1: 7.0}

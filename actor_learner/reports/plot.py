@@ -7,7 +7,6 @@ import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -216,55 +215,3 @@ def plot_standings(standings: Mapping[str, Any], output: str | os.PathLike[str])
         with naming_output(path):
             figure.savefig(path, dpi=200)
     return path
-
-
-def plot_parallel(
-    axes: Mapping[str, Any], points: Sequence[tuple[Mapping[str, Any], float]], output: str | os.PathLike[str]
-) -> Path:
-    """Draw points as lines over an axis for each setting, and a last one for the return. Returns the picture's path.
-
-    axes: by name, an object with `choices`, or with `low`, `high` and `log`. points: settings by name, and the return.
-
-    Raises ValueError for a file of an unknown kind, ImportError without matplotlib.
-    """
-    path = checked_output(output)
-    check_package("matplotlib", "a picture of a sweep", "plots")
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    points = sorted(points, key=lambda point: point[1])
-    returns = [value for _, value in points]
-    drawn = [_on_axis(axis, [settings[name] for settings, _ in points]) for name, axis in axes.items()]
-    drawn.append(_on_axis(SimpleNamespace(low=returns[0], high=returns[-1], log=False), returns))
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(1 + 1.5 * len(drawn), 3.2), layout="constrained")
-        panel = figure.subplots()
-        colours = mpl.colormaps["viridis_r"](0.1 + 0.9 * drawn[-1][0])
-        for heights, colour in zip(np.transpose([heights for heights, _ in drawn]), colours, strict=True):
-            panel.plot(heights, color=colour, linewidth=1.4)
-        panel.lines[-1].set_linewidth(3)  # the best
-        for place, (_, ticks) in enumerate(drawn):
-            panel.axvline(place, color="black", linewidth=0.8)
-            for height, text in ticks.items():
-                box = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1}
-                panel.text(place + 0.03, height, text, fontsize=8, va="center", bbox=box)
-        panel.spines[:].set_visible(False)
-        panel.set(xticks=range(len(drawn)), xticklabels=[*axes, "return"], yticks=[])
-        panel.axis((-0.1, len(drawn) - 0.6, -0.05, 1.05))
-        panel.tick_params(bottom=False)
-        with naming_output(path):
-            figure.savefig(path, dpi=200)
-    return path
-
-
-def _on_axis(axis: Any, values: Sequence[Any]) -> tuple[Any, dict[float, str]]:
-    """Return the heights of values between 0 and 1, and the texts beside an axis by their heights."""
-    if choices := getattr(axis, "choices", None):
-        places = np.linspace(0, 1, len(choices)) if len(choices) > 1 else np.array([0.5])
-        return places[[choices.index(value) for value in values]], dict(zip(places, map(str, choices), strict=True))
-    scale, ends = (np.log10 if axis.log else np.asarray), np.array([axis.low, axis.high], float)
-    low, high = scale(ends)
-    ticks = np.linspace(low, high, 5)
-    texts = [f"{10**tick if axis.log else tick:.3g}" for tick in ticks]
-    span = (high - low) or 1.0
-    return (scale(np.array(values, float)) - low) / span, dict(zip((ticks - low) / span, texts, strict=True))
