@@ -406,7 +406,7 @@ class _Trials:
         except BaseException as error:
             message = "the same command goes on with the study"
             self.ended = KeyboardInterrupt(message) if isinstance(error, KeyboardInterrupt) else error
-            raise KeyboardInterrupt from error  # Optuna ends the trial by no other signal
+            raise KeyboardInterrupt from error  # on SystemExit, Optuna would leave the trial running
 
     def _return(self, trial: Any) -> float:
         try:
@@ -415,7 +415,7 @@ class _Trials:
             raise _TrialError(one_line(error)) from error
         tries = Retry.retry_history(trial.study.trials[trial.number])
         if len(tries) == _MAX_RETRIES:
-            trial.set_user_attr("failure", f"its process ended {_MAX_RETRIES + 1} times")  # unless it doesn't
+            trial.set_user_attr("failure", f"its process ended {_MAX_RETRIES + 1} times")  # if it ends no other way
         folder = self.folder / f"trial-{[*tries, trial.number][0]}"
         self.say(
             f"trial {trial.number}: " + ", ".join(f"{name} {_text(value)}" for name, value in trial.params.items())
