@@ -18,6 +18,7 @@ from tests.support.trajectories import random_trajectory
 
 import_keras()
 import keras  # noqa: E402
+from keras.src.utils.naming import reset_uids  # noqa: E402
 
 from actor_learner.learner import batch as batches  # noqa: E402
 from actor_learner.networks.contract import building_in  # noqa: E402
@@ -158,6 +159,7 @@ def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
     prepare: Called with the new learner. part: Returns what it learns of a batch.
     """
     observation_space, action_space, of_network, algorithm, steps, columns, updates = CASES[name]
+    reset_uids()  # layers have the same names, which are in those of metrics, whatever was built before
     of_network = dict(of_network)
     make = of_network.pop("make", al.default_network)
     sequence_length = of_network.pop("sequence_length", None)
