@@ -1,6 +1,6 @@
 """Tables of the documentation that are made from the code, so that they are never older than it.
 
-Those of docs/ are filled in where the site is made. `python docs/code_tables.py` writes that of the README.
+Those of docs/ are filled in where the site is made. `python docs/code_tables.py` writes those that a clone shows, too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ sys.path.append(str(ROOT))
 
 from benchmarks.figures import Sources  # noqa: E402
 
+IN_CLONES = ("README.md", "docs/installation.md")
 MARK = re.compile(r"^<!-- (\w+)((?: \w+)*) -->$(?:\n\|.*)*", re.MULTILINE)
 """The place of a table in a page, a line of its own: its name, and arguments. An older one may stand below it."""
 
@@ -281,4 +282,5 @@ TABLES: dict[str, Callable[..., str]] = {
 """What a page may ask for, by the name in its mark."""
 
 if __name__ == "__main__":
-    (ROOT / "README.md").write_text(fill(read("README.md"), keep_marks=True), encoding="utf-8")
+    for page in IN_CLONES:
+        (ROOT / page).write_text(fill(read(page), keep_marks=True), encoding="utf-8")

@@ -159,7 +159,8 @@ def in_flags(message: str, argv: Sequence[str]) -> str:
     first, *others = message.split("\n")
     text, received, values = first.rpartition("Received: ") if "Received: " in first else (first, "", "")
     text = re.sub(r"`(\w+)`", lambda match: f"`{spelled.get(match[1], match[1])}`", text)
-    text = re.sub(r"(?<!\w\()\b(\w+)=(True|False|None|\d+|'\w+')(?![\w.])", spell, text)
+    said = re.compile(r"`\w+\([^`]*`|(?<!\w\()\b(\w+)=(True|False|None|\d+|'\w+')(?![\w.])")  # a call is Python's
+    text = said.sub(lambda match: spell(match) if match[1] else match[0], text)
     text = re.sub(r"(--[\w-]+)(?:, \1| \(\1\))", r"\1", text.replace(" or None", " or none"))  # was said in both words
     values = re.sub(r"(?<!\S)(\w+)=(True\b|False\b|None\b|'[\w./:@+-]+'|)", spell, values)
     if re.fullmatch(r"--[\w-]+ [\d.e+-]+", values) and not values.startswith(tuple(_typed(argv))):

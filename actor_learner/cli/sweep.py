@@ -56,5 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
     if results.picture is not None:
         print(f"The trials are drawn in {results.picture}.")
     best = shlex.quote(str(results.run_dir / "best.toml"))
-    print(f"The best settings are in {best}. Next:\n  {shlex.quote(own_command())} train --config {best}")
+    print(f"The best settings are in {best}. Next, with as many steps as you need and other seeds:")
+    print(f"  {shlex.quote(own_command())} train --config {best} --total-steps N --seeds 1-5")
     return 0

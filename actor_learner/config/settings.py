@@ -214,8 +214,8 @@ class PoolSettings:
             Python also a dict for each wrapper.
         autoreset_mode: autoreset mode of a vector environment that doesn't declare one: "next_step", "same_step" or
             "disabled".
-        info_keys: numeric entries of the last step's `info` to report, as the metrics `episode/<key>`; in Python also
-            in `ActorPool.episodes`.
+        info_keys: numeric entries of the last step's `info` to report, as the metrics `episode/<key>`, in place of
+            `is_success`; in Python also in `ActorPool.episodes`.
         self_play: for games of several agents in PettingZoo's interfaces: the learner has one seat of each game, and
             frozen versions of its policy play the others. size=8,every=20,rule=pfsp, or nothing for the defaults;
             None: no self-play; in Python `SelfPlay(...)`.

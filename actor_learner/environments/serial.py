@@ -209,7 +209,7 @@ def _check_reset(env: gym.Env[Any, Any], index: int, error: TypeError) -> None:
     """Raise ApiError for a `reset` of the environment or a wrapper that doesn't take `seed` and `options`."""
     for layer in layers(env):
         if misfit(layer.reset, seed=None, options=None):
-            rule = "must take them as `reset(self, *, seed=None, options=None)` does"
+            rule = "must take seed and options, as `reset(self, *, seed=None, options=None)` does"
             where = f"`reset` of {type(layer).__name__}, environment {index},"
             raise ApiError(f"{where} {rule}. Received: reset{inspect.signature(layer.reset)}") from error
 

@@ -307,6 +307,7 @@ def test_bad_input_is_one_line_and_exit_code_2(argv, message, capsys):
         ("al.PPO(gamma=1)\n  File `seed`, seed=None", [], "al.PPO(gamma=1)\n  File `seed`, seed=None"),
         ("Received: run_dir='a b', caution=2", ["--caution", "2"], "Received: --run-dir 'a b', --caution 2"),
         ("Received: run_dir='a'", ["--resume", "a"], "Received: --resume a"),
+        ("`reset(self, seed=None)` of seed=1", [], "`reset(self, seed=None)` of --seed 1"),
         ("Received: epochs=64", ["--epochs=64"], "Received: --epochs 64"),
         ("Received: epochs=64", [], "Received: --epochs 64 (not typed: from a preset, a file or the defaults)"),
     ],

@@ -162,7 +162,7 @@ class TestChecks:
                 return super().reset()
 
         environments = Environments(SerialVectorEnv([TimeLimit(Old([(5, True, False)]), 9)]))
-        rule = r"must take them as `reset\(self, \*, seed=None, options=None\)` does. Received: reset\(\)"
+        rule = r"must take seed and options, as `reset\(self, \*, seed=None, options=None\)` does. Received: reset\(\)"
         with pytest.raises(ApiError, match=rf"^`reset` of Old, environment 0, {rule} \(env `Old`\)$"):
             environments.reset(0)
 
