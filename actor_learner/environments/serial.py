@@ -97,9 +97,9 @@ class SerialVectorEnv(_SyncVectorEnv):
             try:
                 if not self._step_checked:
                     self._check_result(result, _STEP_RESULT, index)
+                    if not nested and not np.array_equal(observations[index], result[0]):
+                        _check_stack(env, _source(_STEP_RESULT, index))
                 row, reward, terminated, truncated, info = result
-                if not self._step_checked and not nested and not np.array_equal(observations[index], row):
-                    _check_stack(self.envs[index], _source(_STEP_RESULT, index))
                 if nested:
                     self._write(row, index)
                 else:
