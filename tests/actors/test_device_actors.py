@@ -25,9 +25,11 @@ CHECKS = Path(__file__).with_name("device_checks.py")
 @pytest.mark.thorough
 @pytest.mark.skipif(find_spec("jax") is None, reason="needs jax")
 @pytest.mark.parametrize("part", ["learn", "not learn"])
-def test_environments_in_jax_are_stepped_on_the_device(part):
+def test_environments_in_jax_are_stepped_on_the_device(part, tmp_path):
+    """Many pools have the same programs, which JAX's cache saves compiling again."""
     flags = f"{QUICK_XLA} --xla_force_host_platform_device_count=2"
     environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags}
+    environment |= {"JAX_COMPILATION_CACHE_DIR": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     words = ["-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-k", part, str(CHECKS)]
     words += ["--timeout", str(patience(500))]
     done = subprocess.run(
