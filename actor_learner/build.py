@@ -337,7 +337,7 @@ def new_learner(
     if config.algorithm.REPLAYS or type(config.algorithm).models is not Hyperparameters.models:
         fields["observation_space"] = actors.observation_space
     if config.algorithm.REPLAYS:
-        fields["critics"] = _critics(config)
+        fields["critics"] = _critics(config, structure.choices(actors.action_space))
         fields["compute_reward"] = _reward_of(config, compute_reward)
     learner = Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
     if isinstance(learner, ReplayLearner) and (folder := _saved_learner(config)) is not None:
@@ -365,11 +365,14 @@ def _starting_anew(what: str) -> Iterator[None]:
         warnings.warn(f"The {what} of `init_from` start anew: {one_line(error)}", UserWarning, stacklevel=3)
 
 
-def _critics(config: TrainConfig) -> Any:
-    """Return the function that makes a critic, or gives one of `init_from`; None for algorithms without any."""
+def _critics(config: TrainConfig, choices: int) -> Any:
+    """Return the function that makes a critic, or gives one of `init_from`; None for algorithms without any.
+
+    choices: of a Discrete action space; 0: of another space.
+    """
     if config.critics is not None or not config.algorithm.num_critics:
         return config.critics
-    if len(saved := _saved_critics(config)) == config.algorithm.num_critics:
+    if len(saved := _saved_critics(config, choices)) == config.algorithm.num_critics:
         return lambda observation_space, action_space: saved.pop(0)
     from actor_learner.networks.contract import building_in
     from actor_learner.networks.default import critic_seeds, default_critic
@@ -385,7 +388,7 @@ def _critics(config: TrainConfig) -> Any:
     return make
 
 
-def _saved_critics(config: TrainConfig) -> list[keras.Model]:
+def _saved_critics(config: TrainConfig, choices: int = 0) -> list[keras.Model]:
     """Return the critics of the run that `init_from` names, none if it has none. Warns if they can't be read."""
     if (folder := _saved_learner(config)) is None:
         return []
@@ -395,16 +398,16 @@ def _saved_critics(config: TrainConfig) -> list[keras.Model]:
     critics: list[keras.Model] = []
     with _starting_anew("critics"):
         found = read_critics(folder)
-        _check_sizes(config.algorithm, found)
+        _check_sizes(config.algorithm, found, choices or 1)
         critics = found
     return [cap_statistics(critic, config.init_from_count) if config.init_from_count else critic for critic in critics]
 
 
-def _check_sizes(algorithm: Any, critics: Sequence[keras.Model]) -> None:
+def _check_sizes(algorithm: Any, critics: Sequence[keras.Model], choices: int) -> None:
     """Raise ValueError for saved critics of another number or size than an algorithm's; none are no error."""
-    wanted = [algorithm.critic_size] * algorithm.num_critics
+    wanted = [size := algorithm.critic_size * choices] * algorithm.num_critics
     shapes = [getattr(critic, "output_shape", None) for critic in critics]  # a subclassed model's is unknown
-    sizes = [algorithm.critic_size if shape is None else math.prod(shape[1:]) for shape in shapes]
+    sizes = [size if shape is None else math.prod(shape[1:]) for shape in shapes]
     if critics and sizes != wanted:
         raise ValueError(f"{type(algorithm).__name__}'s have {wanted} outputs. Received: critics with {sizes} outputs")
 

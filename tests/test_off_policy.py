@@ -206,6 +206,17 @@ def test_a_run_of_crossq_acts_by_its_running_statistics_and_goes_on(tmp_path):
     assert resumed(tmp_path / "run", total_steps=400)
 
 
+def test_a_run_of_sac_on_choices_exports_its_policy_and_goes_on(tmp_path):
+    network = run(tmp_path / "run", SAC, num_actors=1, total_steps=300).network
+    observation = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    logits = np.asarray(network(observation)["parameters"])
+    actions = al.load_policy(tmp_path / "run").act(observation, deterministic=True)
+    np.testing.assert_array_equal(actions, logits.argmax(axis=1))
+    config = al.TrainConfig(algorithm=SAC, init_from=tmp_path / "run")
+    assert [critic.output_shape for critic in _saved_critics(config, 2)] == [(None, 2)] * 2
+    assert resumed(tmp_path / "run", total_steps=400)[-1]["entropy"] <= math.log(2)
+
+
 def test_a_policy_without_values_says_so(first, of_sac):
     with pytest.raises(ValueError, match="This policy has no values"):
         al.load_policy(of_sac[0]).value(np.zeros(3, np.float32))

@@ -81,6 +81,9 @@ class Hyperparameters(NamedFields, ABC):
     NUM_CRITICS: ClassVar[int] = 0
     """The number of critics, unless `num_critics` says otherwise."""
 
+    TAKES_CHOICES: ClassVar[bool] = False
+    """Whether the critics may be those of a Discrete space, which value all its choices at once."""
+
     CONFIG_DEFAULTS: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {
             "unroll_length": 128,

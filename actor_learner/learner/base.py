@@ -36,6 +36,7 @@ from actor_learner.networks.memory import Memories
 from actor_learner.replay.buffer import ReplayBuffer
 from actor_learner.replay.hindsight import ComputeReward
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import choices
 from actor_learner.spaces.trajectory import DeviceTrajectory, Trajectory, map_leaves
 from actor_learner.spaces.validate import check_masks_reach, validate_trajectory
 from actor_learner.system.fields import check_count, check_flag
@@ -78,8 +79,8 @@ class Learner:
         burn_in: rows at the beginning of each sequence without a loss, which only bring the state up to date.
         observation_space: the Gymnasium space of observations, which an off-policy algorithm needs.
         critics: callable(observation_space, action_space) -> keras.Model, for an algorithm with critics; called once
-            for each. A model maps (observation, action `[N, d]`, within -1 and 1) to a value `[N, 1]`. None:
-            `default_critic`.
+            for each. A model maps (observation, action `[N, d]`, within -1 and 1) to a value `[N, 1]`, or, for a
+            Discrete space, the observation to values `[N, n]`. None: `default_critic`.
         buffer: the replay buffer of an off-policy algorithm, which may hold rows already; None: a new one.
         compute_reward: with `hindsight`, the function of `al.Hindsight` for a new buffer.
         diagnose: measure each layer in each update: metrics `diagnose/...`. The weights stay the same.
@@ -159,7 +160,8 @@ class Learner:
         self.not_finite: tuple[str, ...] = ()
         contract.network_distribution(network, self.spaces)  # refuses one that doesn't fit the space
         distribution = contract.distribution_and_hold(network)[0]
-        algorithm.check_distribution(distribution)
+        if distribution != "gaussian" or not (algorithm.TAKES_CHOICES and choices(action_space)):
+            algorithm.check_distribution(distribution)
         self._greedy = distribution == "greedy"
         self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4]))
         self._normalization = contract.normalization_layers(network)

@@ -50,20 +50,19 @@ def check_critic(models: TrainedModels, critic: keras.Model, observation: Any) -
     try:
         value = models.call_critic(critic, tree.map_structure(np.asarray, observation), action)
     except Exception as error:
-        raise ValueError(
-            f"A critic must take (observation, action [N, {models.action_size}]): {contract.reason(error)} "
-            f"Received: {critic.name!r}"
-        ) from error
+        inputs = "an observation" if models.choices else f"(observation, action [N, {models.action_size}])"
+        raise ValueError(f"A critic must take {inputs}: {contract.reason(error)} Received: {critic.name!r}") from error
     shape, size = tuple(getattr(value, "shape", ())), models.critic_size
     if shape != (contract.CHECKED_ROWS, size) and (shape, size) != ((contract.CHECKED_ROWS,), 1):
         received = f"shape {shape} for {contract.CHECKED_ROWS} rows" if shape else type(value).__name__
-        expected = "a value [N] or [N, 1]" if size == 1 else f"{size} quantiles of the value, [N, {size}]"
+        what = "values, of each action" if models.choices else "quantiles of the value"
+        expected = "a value [N] or [N, 1]" if size == 1 else f"{size} {what}, [N, {size}]"
         raise ValueError(f"A critic must return {expected}. Received: {received}, from {critic.name!r}")
     contract.refuse_float16(critic)
     if not keras.backend.is_float_dtype(value.dtype):
         expected = "A critic must compute in float32, or in bfloat16"
         raise ValueError(f"{expected}. Received: values of {value.dtype} from {critic.name!r}")
-    if not _depends_on_action(models, critic, observation):
+    if not (models.choices or _depends_on_action(models, critic, observation)):
         warnings.warn(
             "A critic's value is the same for two actions: does it use its second input, the action? "
             f"Received: {critic.name!r}",

@@ -12,11 +12,12 @@ import numpy as np
 from keras import ops
 
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, OffPolicy
+from actor_learner.algorithms.q_learning import allowed_only
 from actor_learner.learner import backend, owned
 from actor_learner.networks import contract
 from actor_learner.spaces.kinds import middle
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import drop_mask
+from actor_learner.spaces.structure import choices, drop_mask
 from actor_learner.system.types import Nest, Tensor
 
 
@@ -31,6 +32,7 @@ class TrainedModels:
 
     Attributes:
         bounded: True if all actions are of Boxes with bounds.
+        choices: the number of choices of a Discrete space; 0: of another space.
         variables: the algorithm's own trained variables, by name.
     """
 
@@ -39,7 +41,8 @@ class TrainedModels:
     ) -> None:
         self.network, self.critics = network, list(critics)
         self.batches = contract.BATCHES if algorithm.BATCH_STATISTICS else ()
-        self.critic_size = algorithm.critic_size
+        self.choices = choices(spaces.action_space)
+        self.critic_size = algorithm.critic_size * (self.choices or 1)
         self._leaves = spaces.action.leaves
         self.bounded = all(leaf.is_bounded_box for leaf in self._leaves)
         self._squashed = contract.distribution_and_hold(network)[0] == "squashed"
@@ -114,9 +117,14 @@ class TrainedModels:
         """Return the log-probability `[M]` of a trajectory's actions. mask: allowed choices; None: all are."""
         return self._distribution.log_prob(parameters, self._flatten(action), mask)
 
-    def sample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions within -1 and 1, `[M, d]`, and their log-density `[M]` there. noise: standard normal."""
-        return self._distribution.draw(parameters, noise)
+    def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return actions within -1 and 1, `[M, d]`, and their log-density `[M]` there. noise: standard normal.
+
+        Of a Discrete space: the probabilities of all choices, `[M, n]`, and the mean of their logarithms, `[M]`.
+        """
+        if not self.choices:
+            return self._distribution.draw(parameters, noise)
+        return ops.softmax(allowed_only(parameters, mask)), -self._distribution.entropy(parameters, mask)
 
     def mode(self, parameters: Tensor) -> Tensor:
         """Return the most likely actions within -1 and 1, `[M, d]`."""
@@ -127,8 +135,14 @@ class TrainedModels:
         return self._within_one(self._distribution.mode(parameters), clipped=False)
 
     def scaled(self, action: Nest) -> Tensor:
-        """Return a trajectory's actions as critics see them, `[M, d]`, within -1 and 1."""
+        """Return a trajectory's actions as critics see them, `[M, d]`, within -1 and 1; one-hot choices `[M, n]`."""
+        if self.choices:
+            return ops.one_hot(action, self.choices, dtype="float32")
         return self._within_one(self._flatten(action))
+
+    def expected(self, values: Tensor, action: Tensor) -> Tensor:
+        """Return the values `[..., M]` of actions: of a Discrete space the means of `[..., M, n]` by probabilities."""
+        return ops.sum(action * values, axis=-1) if self.choices else values
 
     def _within_one(self, leaves: Sequence[Tensor], *, clipped: bool = True) -> Tensor:
         rows = [
@@ -156,8 +170,13 @@ class TrainedModels:
     def critic_values(
         self, observation: Nest, action: Tensor, *, target: bool = False, training: bool = False
     ) -> Tensor:
-        """Return the value of an action by each critic, the mean of its outputs, `[critics, M]`."""
+        """Return the value of an action by each critic, the mean of its outputs, `[critics, M]`.
+
+        Of a Discrete space: those of all choices, `[critics, M, n]`.
+        """
         outputs = self.critic_outputs(observation, action, target=target, training=training)
+        if self.choices:
+            return outputs
         return ops.squeeze(outputs, -1) if self.critic_size == 1 else ops.mean(outputs, axis=-1)
 
     def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,7 +185,8 @@ class TrainedModels:
 
     def call_critic(self, critic: keras.Model, observation: Nest, action: Tensor) -> Tensor:
         """Return what a critic returns for an observation, without its mask, and an action."""
-        return critic((drop_mask(observation), action), training=False)
+        seen = drop_mask(observation)
+        return critic(seen if self.choices else (seen, action), training=False)
 
     @contextlib.contextmanager
     def _weights(self, model: keras.Model, target: bool) -> Iterator[None]:

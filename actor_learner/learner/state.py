@@ -29,7 +29,7 @@ from actor_learner.learner.rewards import ReturnStatistics
 from actor_learner.networks.saving import network_of, write_network
 from actor_learner.spaces.kinds import from_json, to_json
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import to_gymnasium, without_mask
+from actor_learner.spaces.structure import choices, to_gymnasium, without_mask
 from actor_learner.system.files import (
     DamagedError,
     NewerFormatError,
@@ -131,7 +131,7 @@ def _built(critic: keras.Model, observation_space: Any, action_space: Any) -> ke
     if not critic.built:
         spaces = Spaces(without_mask(observation_space), action_space)
         observation, size = spaces.observation.zeros(1), sum(math.prod(leaf.shape) for leaf in spaces.action.leaves)
-        critic((observation, np.zeros((1, size), np.float32)))
+        critic(observation if choices(action_space) else (observation, np.zeros((1, size), np.float32)))
     return critic
 
 

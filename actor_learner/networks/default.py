@@ -177,14 +177,20 @@ def default_critic(
     The action is `[N, d]`, scaled to -1 and 1. Features of the observation are those of `default_network`; an MLP of
     `hidden_sizes` follows. Several outputs are quantiles of the value, as in TQC. The other options are as for
     `default_network`.
+
+    For a Discrete space the model is from the observation alone, to the values of all n choices `[N, n]`.
     """
     size = sum(math.prod(leaf.shape) for leaf in spaces.action_structure(action_space).leaves)
     sizes = hidden_sizes, activation, orthogonal_init, image_network, channel_axis, layer_norm, batch_norm, seed
     build = _Builder(observation_space, *sizes)
+    observation, features = build.structure.unflatten(build.inputs), build.features(normalize_observation)
+    if choices := spaces.choices(action_space):
+        values = build.head(build.mlp(build.join(features, "observations"), "critic"), outputs * choices, 1.0, "values")
+        return keras.Model(observation, values, name="critic")
     action = keras.Input((size,), name="action_input")
-    joined = build.join([*build.features(normalize_observation), action], "observation_and_action")
+    joined = build.join([*features, action], "observation_and_action")
     value = build.head(build.mlp(joined, "critic"), outputs, 1.0, "value")
-    return keras.Model((build.structure.unflatten(build.inputs), action), value, name="critic")
+    return keras.Model((observation, action), value, name="critic")
 
 
 def with_normalization(network: keras.Model, observation_space: Space[Any]) -> keras.Model:

@@ -9,7 +9,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from keras import layers, ops
 
 import actor_learner as al
@@ -177,6 +177,43 @@ def test_the_losses_of_sac_are_those_of_the_paper(ent_coef):
     np.testing.assert_allclose(float(temperature.value), -math.log(0.5) * (log_prob - 3).mean(), rtol=1e-4)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_losses_of_sac_on_choices_are_those_of_the_paper(masked):
+    """Expectations are sums over all choices (arXiv:1910.07207, eq. 10 to 12), of which the third may be forbidden."""
+    learner = make_learner(sac(ent_coef="auto_0.5"), Discrete(3))
+    models, rows = models_and_minibatch(learner)
+    rng, allowed = np.random.default_rng(2), {}
+    for name in ("action_mask", "next_action_mask") if masked else ():
+        allowed[name] = rows[name] = np.stack([np.ones(32, bool), np.ones(32, bool), rng.random(32) < 0.5], axis=1)
+    groups = {group.name: group for group in learner.algorithm.groups()}
+    critic_loss = groups[CRITICS].loss(models, tensors(rows))
+    critics = [[np.asarray(w.value) for w in critic.weights] for critic in learner.critics]
+    copies = [np.asarray(copy.value) for copy in models.targets]
+    copies = [copies[: len(critics[0])], copies[len(critics[0]) :]]
+
+    def policy(observation, mask):
+        odds = np.exp(outputs_of(learner.network, observation)) * allowed.get(mask, 1.0)
+        probability = odds / odds.sum(axis=1, keepdims=True)
+        return probability, (probability * np.log(np.where(probability > 0, probability, 1.0))).sum(axis=1)
+
+    def least(weights, observation):
+        return np.min([mlp(w, observation) for w in weights], axis=0)
+
+    following, log_prob = policy(rows["next_observation"], "next_action_mask")
+    following = (following * least(copies, rows["next_observation"])).sum(axis=1) - 0.5 * log_prob
+    now = np.stack([mlp(w, rows["observation"])[np.arange(32), rows["action"]] for w in critics])
+    error = rows["reward"] + rows["discount"] * following - now
+    np.testing.assert_allclose(float(critic_loss.value), 0.5 * np.mean(error**2, axis=1).sum(), rtol=1e-4)
+
+    policy_loss = groups[NETWORK].loss(models, tensors(rows | critic_loss.outputs))
+    probability, log_prob = policy(rows["observation"], "action_mask")
+    expected = np.mean(0.5 * log_prob - (probability * least(critics, rows["observation"])).sum(axis=1))
+    np.testing.assert_allclose(float(policy_loss.value), expected, rtol=1e-4, atol=1e-5)
+    temperature = groups["log_ent_coef"].loss(models, tensors({**rows, **policy_loss.outputs}))
+    wanted = 0.98 * np.log(allowed["action_mask"].sum(axis=1) if masked else 3)
+    np.testing.assert_allclose(float(temperature.value), -math.log(0.5) * (log_prob + wanted).mean(), rtol=1e-3)
+
+
 def test_the_losses_of_td3_are_those_of_the_paper():
     learner = make_learner(td3(target_policy_noise=2.0))
     models, rows = models_and_minibatch(learner)
@@ -322,13 +359,15 @@ def trained(without_xla):
     """A function that gives a learner with a few batches in its buffer; tests may go on with it."""
     makers = {"dqn": lambda: dqn(prioritized=True, double=True, n_step=3), "sac": sac_of_one_step, "td3": td3}
     makers["noisy critics"] = sac_of_one_step
+    makers["sac on choices"] = sac_of_one_step
     makers["qrdqn"] = lambda: al.QRDQN(**OFTEN, prioritized=True, quantiles=5)
     makers["tqc"] = lambda: al.TQC(**OFTEN, quantiles=5, num_critics=3)
     makers["crossq"] = lambda: al.CrossQ(**{**OFTEN, "updates_per_step": 1 / 32}, critic_units=8)
 
     @functools.cache
     def learner_of(name):
-        learner = make_learner(makers[name](), critics=noisy_critic if "noisy" in name else None)
+        critics, space = noisy_critic if "noisy" in name else None, TWO_ACTIONS if "choices" in name else None
+        learner = make_learner(makers[name](), space, critics=critics)
         for seed in range(2):
             learner.update(batch(learner, seed))
         return learner
@@ -352,6 +391,7 @@ KINDS = [
     "dqn",
     "sac",
     "noisy critics",
+    "sac on choices",
     "qrdqn",
     "crossq",
     *(pytest.param(name, marks=pytest.mark.thorough) for name in ("td3", "tqc")),
@@ -518,10 +558,18 @@ def test_a_subclass_of_a_learner_is_itself():
 
 
 @pytest.mark.parametrize(
-    ("make", "space"), [(td3, TWO_ACTIONS), (sac, Dict({"x": TORQUES, "y": TWO_ACTIONS})), (td3, VECTOR)]
+    ("make", "space"),
+    [
+        (td3, TWO_ACTIONS),
+        (al.TQC, TWO_ACTIONS),
+        (sac, MultiDiscrete([2, 3])),
+        (sac, Dict({"x": TORQUES, "y": TWO_ACTIONS})),
+        (td3, VECTOR),
+    ],
 )
 def test_actions_without_bounds_are_refused(make, space):
-    network = al.default_network(VECTOR, space, **SMALL, distribution="gaussian" if make is td3 else "squashed")
+    squashed = isinstance(space, Dict)
+    network = al.default_network(VECTOR, space, **SMALL, distribution="squashed" if squashed else "gaussian")
     with pytest.raises(ValueError, match="needs actions that are Boxes with finite bounds"):
         al.Learner(network, make(), action_space=space, observation_space=VECTOR)
 
@@ -656,6 +704,12 @@ def test_networks_and_critics_that_do_not_fit():
     learner = make_learner(sac(), critics=two_values)
     with pytest.raises(ValueError, match=r"A critic must return a value .* Received: shape \(2, 2\)"):
         learner.update(batch(learner))
+    of_choices = make_learner(sac(), TWO_ACTIONS, critics=lambda *spaces: al.default_critic(*spaces, outputs=2))
+    with pytest.raises(ValueError, match=r"A critic must return 2 values, of each action, \[N, 2\]. Received: shape"):
+        of_choices.update(batch(of_choices))
+    greedy = al.default_network(VECTOR, TWO_ACTIONS, **SMALL, distribution="greedy")
+    with pytest.raises(ValueError, match="SAC needs a network whose actions are squashed Gaussians"):
+        al.Learner(greedy, sac(), action_space=TWO_ACTIONS, observation_space=VECTOR, total_steps=10)
     shared = al.default_critic(VECTOR, BOUNDS, hidden_sizes=(4,))
     for critics, message in (
         (lambda *spaces: shared, "sharing weights with the network or another critic"),

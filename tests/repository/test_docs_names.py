@@ -105,7 +105,7 @@ def test_the_readmes_table_is_as_the_code_makes_it_and_is_on_the_first_page(code
         assert code_tables.fill(text, keep_marks=True) == text, "python docs/code_tables.py writes it"
     readme = PAGES["README.md"]
     row = next(line for line in readme.splitlines() if line.startswith("| [SAC]"))
-    assert [cell.strip() for cell in row.split("|")[2:8]] == ["", "", "", "✓", "", "✓"]
+    assert [cell.strip() for cell in row.split("|")[2:8]] == ["✓", "", "", "✓", "", "✓"]
     assert row.replace("docs/", "") in code_tables.fill(PAGES["index.md"])
 
 
@@ -117,7 +117,9 @@ def test_the_table_of_algorithms_says_what_they_take(code_tables):
     ppo, dqn, sac = rows["ppo"], rows["dqn"], rows["sac"]
     assert (ppo["actions"], ppo["masks"], ppo["memory"], ppo["devices"]) == ("every kind", "yes", "yes", "several")
     assert (dqn["actions"], dqn["masks"], dqn["memory"], dqn["devices"]) == ("Discrete", "yes", "no", "1")
-    assert (sac["actions"], sac["masks"], sac["learns from"]) == ("Box, Dict and Tuple", "no", "a replay buffer")
+    assert (sac["actions"], sac["masks"]) == ("Discrete, Box, Dict and Tuple", "yes")
+    assert sac["learns from"] == "a replay buffer"
+    assert {rows[name]["actions"] for name in ("tqc", "crossq", "td3")} == {"Box, Dict and Tuple"}
 
 
 def test_metrics_and_settings_of_the_guides_exist():

@@ -170,11 +170,12 @@ class OffPolicy(Hyperparameters):
 
         action: the space's `Structure`.
         """
-        for leaf in action.leaves if self.num_critics else ():
+        of_choices = self.TAKES_CHOICES and self.critic_size == 1 and action.plain and action.leaves[0].is_discrete
+        for leaf in action.leaves if self.num_critics and not of_choices else ():
             if not leaf.is_bounded_box:
                 raise ValueError(
-                    f"{type(self).__name__} needs actions that are Boxes with finite bounds, low below high; DQN takes "
-                    f"a Discrete space. Received: {leaf.label} of {leaf.space}"
+                    f"{type(self).__name__} needs actions that are Boxes with finite bounds, low below high; DQN and "
+                    f"SAC take a Discrete space. Received: {leaf.label} of {leaf.space}"
                 )
 
     def check_unroll_length(self, unroll_length: int) -> None:
@@ -219,7 +220,7 @@ class OffPolicy(Hyperparameters):
 
     @property
     def critic_size(self) -> int:
-        """The numbers that a critic returns for a row."""
+        """The numbers that a critic returns for a row, and for each choice of a Discrete space."""
         return 1
 
     @property

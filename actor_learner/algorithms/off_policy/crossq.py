@@ -33,6 +33,7 @@ class CrossQ(SAC):
     TARGETS: ClassVar[tuple[str, ...]] = ()
     ADAM_BETA_1: ClassVar[float] = 0.5
     BATCH_STATISTICS: ClassVar[bool] = True
+    TAKES_CHOICES: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
