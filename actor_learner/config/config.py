@@ -199,8 +199,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         layer_norm: layer normalization before the activation of each hidden layer and convolution, in the default
             network and default critics; None: with PQN alone.
         initial_log_std: logarithm of the initial standard deviation of Box actions.
-        image_network: default network for images: "nature", "impala" or "small". "auto": nature from 36 x 36 pixels
-            on, small from 4 x 4 on; below, images are vectors.
+        image_network: default network for images: "nature", "impala", "impoola" or "small". "auto": nature from 36 x 36
+            pixels on, small from 4 x 4 on; below, images are vectors.
         channel_axis: axis of an image's channels, if it is ambiguous: a frame's first or last axis. It is counted in
             the whole shape, including the axis of stacked frames.
         normalize_observation: normalize observations by running statistics, inside the network.
@@ -284,8 +284,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     orthogonal_init: bool = flag(None, "network")
     layer_norm: bool = flag(None, "network")
     initial_log_std: float = number(0.0, "network")
-    image_network: Literal["auto", "nature", "impala", "small"] = choice(
-        ("auto", "nature", "impala", "small"), "network"
+    image_network: Literal["auto", "nature", "impala", "impoola", "small"] = choice(
+        ("auto", "nature", "impala", "impoola", "small"), "network"
     )
     channel_axis: int | None = count(None, None, "network")
     normalize_observation: bool = flag(False, "network")

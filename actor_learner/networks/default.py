@@ -93,7 +93,8 @@ def default_network(
     one-hot vectors. The features of several leaves are concatenated; if one is an image, they pass a shared MLP of
     `hidden_sizes`. The features of a single image go straight to the heads.
 
-    `image_network`: "nature" (from 36 x 36 pixels), "impala", "small", or "auto": nature, or small for smaller images.
+    `image_network`: "nature" (from 36 x 36 pixels), "impala", "impoola" (impala with an average over the image before
+    its dense layer), "small", or "auto": nature, or small for smaller images.
 
     With `distribution="greedy"` the parameters are values of actions, and the state's value is the highest. `dueling`
     adds a trunk for the state's value to them (arXiv:1511.06581, eq. 9). With `quantiles`, a further output `quantiles`

@@ -210,8 +210,11 @@ def _nature(x: Tensor, apply: Apply, initialize: Initialize, prefix: str) -> Ten
     return apply(layers.Dense(512, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features"), x)
 
 
-def _impala(x: Tensor, apply: Apply, initialize: Initialize, prefix: str) -> Tensor:
-    """Return the residual network of IMPALA (arXiv:1802.01561, figure 3), without its LSTM."""
+def _impala(x: Tensor, apply: Apply, initialize: Initialize, prefix: str, *, pooled: bool = False) -> Tensor:
+    """Return the residual network of IMPALA (arXiv:1802.01561, figure 3), without its LSTM.
+
+    pooled: average each filter over the image before the dense layer, as Impoola does (arXiv:2503.05546).
+    """
     gain = math.sqrt(2)
 
     def convolve(x: Tensor, filters: int, activation: str | None = None) -> Tensor:
@@ -224,7 +227,8 @@ def _impala(x: Tensor, apply: Apply, initialize: Initialize, prefix: str) -> Ten
         for _ in range(2):
             residual = convolve(layers.ReLU()(x), filters, "relu")
             x = layers.Add()([x, convolve(residual, filters)])
-    x = layers.Flatten(name=f"{prefix}flatten", **_CHANNELS_LAST)(layers.ReLU()(x))
+    last = layers.GlobalAveragePooling2D if pooled else layers.Flatten
+    x = last(name=f"{prefix}{'pooled' if pooled else 'flatten'}", **_CHANNELS_LAST)(layers.ReLU()(x))
     return apply(layers.Dense(256, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features"), x)
 
 
@@ -239,5 +243,10 @@ def _small(x: Tensor, apply: Apply, initialize: Initialize, prefix: str) -> Tens
     return apply(layers.Dense(128, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features"), x)
 
 
-_BUILDERS = {"nature": _nature, "impala": _impala, "small": _small}
+_BUILDERS: dict[str, Callable[..., Tensor]] = {
+    "nature": _nature,
+    "impala": _impala,
+    "impoola": functools.partial(_impala, pooled=True),
+    "small": _small,
+}
 IMAGE_NETWORKS = ("auto", *_BUILDERS)

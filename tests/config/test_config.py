@@ -66,7 +66,7 @@ class CautiousPPO(al.PPO):
         ("callbacks", ["EarlyStopping"], "a list of keras.callbacks.Callback objects or names, module:factory"),
         ("vectorization", "async", "one of 'auto', 'sync' (did you mean 'sync'?)"),
         ("device", "tpu", "one of 'auto', 'cpu', 'gpu' (did you mean 'gpu'?)"),
-        ("image_network", "resnet", "one of 'auto', 'nature', 'impala', 'small'"),
+        ("image_network", "resnet", "one of 'auto', 'nature', 'impala', 'impoola', 'small'"),
         ("distribution", "beta", "one of 'gaussian', 'squashed'"),
         ("autoreset_mode", "never", "one of None, 'next_step', 'same_step', 'disabled'"),
         ("noise_hold", 0, "an integer of at least 1"),

@@ -148,7 +148,7 @@ def test_numbers_are_scaled_by_the_bounds_of_the_space_but_small_codes_not_to_no
     np.testing.assert_allclose(ops.convert_to_numpy(found), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["nature", "impala", "small"])
+@pytest.mark.parametrize("name", ["nature", "impala", "impoola", "small"])
 def test_image_networks_are_the_same_whatever_keras_s_data_format_is(name):
     space = Box(0, 255, (36, 40, 3), np.uint8)
     usual = default_network(space, TWO_ACTIONS, image_network=name)
@@ -161,11 +161,20 @@ def test_image_networks_are_the_same_whatever_keras_s_data_format_is(name):
     np.testing.assert_array_equal(outputs(network, image)["parameters"], outputs(usual, image)["parameters"])
 
 
+def test_pooling_leaves_a_weight_for_each_filter_in_the_dense_layer():
+    space = Box(0, 255, (84, 84, 4), np.uint8)
+    impala, pooled = (default_network(space, TWO_ACTIONS, image_network=name) for name in ("impala", "impoola"))
+    kernels = [network.get_layer("features").kernel.shape for network in (impala, pooled)]
+    assert kernels == [(11 * 11 * 32, 256), (32, 256)]
+    assert impala.count_params() - pooled.count_params() == (11 * 11 - 1) * 32 * 256
+    assert pooled.get_layer("pooled").output.shape == (None, 32)
+
+
 def test_small_images_are_refused_by_nature_and_taken_by_others():
     space = Box(0, 255, (10, 12, 3), np.uint8)
     with pytest.raises(ValueError, match=r"at least 36 x 36 pixels; .*'auto'.*Received: 10 x 12"):
         default_network(space, TWO_ACTIONS, image_network="nature")
-    for name in ("impala", "small", "auto"):
+    for name in ("impala", "impoola", "small", "auto"):
         check_network(default_network(space, TWO_ACTIONS, image_network=name), Spaces(space, TWO_ACTIONS))
 
 
@@ -285,7 +294,7 @@ def test_noise_of_no_continuous_action_cannot_be_held(space):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image_network": "resnet"}, r"one of 'auto', 'nature', 'impala', 'small'. Received: image_network='resnet'"),
+        ({"image_network": "resnet"}, r"'impala', 'impoola', 'small'. Received: image_network='resnet'"),
         ({"normalize_observation": True}, "`normalize_observation` is for vectors.*images are scaled"),
         ({"distribution": "beta"}, "Received: distribution='beta'"),
         ({"activation": "tanhh"}, "`activation` must be a Keras name.*Received: activation='tanhh'"),

@@ -116,6 +116,7 @@ GRID = np.arange(9, dtype=np.uint8).reshape(3, 3)
         (Discrete(5, start=2), Discrete(4), {}, 5),
         (Box(0, 255, (36, 36), np.uint8), Discrete(6), {}, 5),
         (Box(0, 255, (3, 20, 20), np.uint8), Discrete(6), {"image_network": "impala"}, 5),
+        (Box(0, 255, (3, 20, 20), np.uint8), Discrete(6), {"image_network": "impoola"}, 5),
         *(
             pytest.param(*case, marks=pytest.mark.thorough)
             for case in [
