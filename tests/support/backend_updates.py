@@ -74,6 +74,7 @@ THREE = Discrete(3)
 
 def case(algorithm, actions=THREE, seen=BOUNDED, *, steps=32, columns=8, updates=3, **network):
     """An observation space, an action space, options of the network, an algorithm, and sizes."""
+    network = network if "make" in network else {"hidden_sizes": (16,), **network}
     return seen, actions, network, algorithm, steps, columns, updates
 
 
@@ -95,10 +96,8 @@ CASES = {
     "regularized": case(
         lambda: al.A2C(optimizer=keras.optimizers.SGD(0.01)), steps=8, columns=4, updates=2, make=regularized_network
     ),
-    "memory": case(
-        lambda: al.PPO(minibatch_size=64, epochs=2), memory="gru", memory_size=8, hidden_sizes=(16,), sequence_length=8
-    ),
-    "pqn": case(lambda: al.PQN(minibatch_size=64, exploration_final_eps=0.5), layer_norm=True, hidden_sizes=(16,)),
+    "memory": case(lambda: al.PPO(minibatch_size=64, epochs=2), memory="gru", memory_size=8, sequence_length=8),
+    "pqn": case(lambda: al.PQN(minibatch_size=64, exploration_final_eps=0.5), layer_norm=True),
     "dqn": case(lambda: al.DQN(**DQN, double=True, n_step=3), updates=4, normalize_observation=True),
     "qrdqn": case(lambda: al.QRDQN(**DQN, quantiles=20), updates=4),
     "sac": case(lambda: al.SAC(**OFTEN), PLANE),

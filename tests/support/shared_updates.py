@@ -45,22 +45,21 @@ def as_two_would(share):
 
 
 def greatest_difference(name):
-    """The greatest difference of a number between one device and two, and the compiled text of the two."""
+    """What one device learned, the greatest difference of a number from what two did, and their compiled text."""
     one, two = {}, {}
     learn(name, one, in_the_order_of_two)
     learner = learn(name, two, devices=2)
     assert one.keys() == two.keys()
     difference = max(float(np.abs(one[key] - two[key]).max()) for key in one)
     (program,) = learner._compiled._programs.values()
-    return difference, program.as_text()
+    return one, difference, program.as_text()
 
 
-def of_known_length(name):
-    """The parts of a program whose loops have a known length, as on a GPU. It must learn the same, but for rounding."""
-    usual, known = {}, {}
-    learn(name, usual)
+def of_known_length(name, usual):
+    """The parts of a program whose loops have a known length, as on a GPU. It must learn as usual, but for rounding."""
+    known = {}
     with mock.patch.object(compiled, "_on_cpu", return_value=False):
-        learner = learn(name, known)
+        learner = learn(name, known, in_the_order_of_two)
     for key in usual | known:
         np.testing.assert_allclose(known[key], usual[key], rtol=0, atol=2e-6, err_msg=key)
     (program,) = learner._compiled._programs.values()
@@ -73,16 +72,16 @@ def of_known_length(name):
 
 
 def main(output, *names):
-    found = {}
+    found, alone = {}, {}
     draw_no_weights()
     for name in names:
-        difference, text = greatest_difference(name)
+        alone[name], difference, text = greatest_difference(name)
         found[name] = {
             "difference": difference,
             "products": sorted(set(re.findall(r"= (\S+?)\{\S* dot\(", text))),
             "gathered": sorted(set(re.findall(r"= (\S+?)\{\S* all-gather\(", text))),
         }
-    found["known length"] = of_known_length(names[0])
+    found["known length"] = of_known_length(names[0], alone[names[0]])
     with open(output, "w") as file:
         json.dump(found, file)
 
