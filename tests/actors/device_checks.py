@@ -155,26 +155,29 @@ def test_two_devices_take_the_same_steps_and_half_of_the_rows_each(max_cheap, mo
     found = []
     for devices in (1, 2):
         with pool(Walk(noise=0.1), network, seed=5, devices=devices) as actors:
-            algorithm = al.PPO(minibatch_size=N * T // 4, epochs=2)
-            learner = al.Learner(actors.network, algorithm, action_space=actors.action_space, devices=devices)
             first = actors.collect()
             for field in (first.observation, first.action, first.reward):
                 shards = field.addressable_shards
                 assert [shard.data.shape[1] for shard in shards] == [N // devices] * devices
-            found.append([first.copy()])
-            learner.update(first)
-            actors.publish(learner.flat_weights())
-            found[-1].append(actors.collect().copy())
-    for field, again in zip(found[0][0], found[1][0], strict=True):
+            found.append(first.copy())
+            if max_cheap:
+                algorithm = al.PPO(minibatch_size=N * T // 4, epochs=2)
+                learner = al.Learner(actors.network, algorithm, action_space=actors.action_space, devices=devices)
+                learner.update(first)
+                actors.publish(learner.flat_weights())
+                # The order of rows in minibatches is another with two devices: later batches differ.
+                assert np.isfinite(actors.collect().copy().reward).all()
+    for field, again in zip(*found, strict=True):
         if field is not None:
             np.testing.assert_allclose(field, again, rtol=1e-6, atol=1e-6)
-    # The order of rows in minibatches is another with two devices: later batches differ.
-    assert np.isfinite(found[1][1].reward).all()
 
 
-@pytest.mark.parametrize("env", [Masked(), MaskedByEntry()])
 @pytest.mark.parametrize(
-    "algorithm", [al.PPO(minibatch_size=64, epochs=2), al.PQN(minibatch_size=64, q_lambda=0.5, learning_rate=3e-3)]
+    ("env", "algorithm"),
+    [
+        (Masked(), al.PPO(minibatch_size=64, epochs=2)),
+        (MaskedByEntry(), al.PQN(minibatch_size=64, q_lambda=0.5, learning_rate=3e-3)),
+    ],
 )
 def test_only_allowed_actions_are_taken_and_learned(env, algorithm):
     options = {"distribution": "greedy", "layer_norm": True} if isinstance(algorithm, al.PQN) else {}
