@@ -45,6 +45,10 @@ class _Run:
         self.config, self.start, self.actors, self.interrupts = config, start, actors, interrupts
         self.exported: Any = None  # the policy that is saved in the end
         self.learner = build.make_learner(config, start, actors, compute_reward)
+        self.weights = self.learner.flat_weights
+        if config.acts_on_device:  # which then needs no weights from the host
+            self.weights = self.learner.device_weights
+            self.learner.meanwhile = lambda: actors.act_ahead(self.weights())
         start.change_rate(self.learner, config.algorithm)
         rows = build.batch_rows(config)
         self.offline_steps_at_once = max(_OFFLINE_STEPS, config.algorithm.due(rows)) if config.offline_steps else 1
@@ -95,7 +99,7 @@ class _Run:
             row = meter.row(trajectory, losses, collected - started, time.perf_counter() - collected)
             yield row, trajectory
             if learned:
-                actors.publish(learner.flat_weights())
+                actors.publish(self.weights())
                 self._seat_opponents()
 
     def _offline_updates(self) -> Iterator[tuple[dict[str, float], None]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import time
 import warnings
 from collections import deque
@@ -100,6 +101,8 @@ class DeviceActors(ActorGroup):
         self._assigned: deque[tuple[int, int, int, Tensor]] = deque()
         self._programs: dict[int, Any] = {}
         self._cuts = 1
+        self._ahead: list[tuple[Tensor, Any]] = []  # the next unroll, where it has begun, with its weights
+        self._guesses = 0.0  # of the weights of unrolls ahead: the right ones, less the wrong ones
 
     def spaces(self, seconds: float) -> dict[str, Spaces]:
         masked = hasattr(self._env, MASK_KEY) or has_mask_leaf(self._env.observation_space)
@@ -166,10 +169,22 @@ class DeviceActors(ActorGroup):
     def version(self) -> int:
         return self._version
 
-    def publish(self, weights: Array) -> None:
-        with self._on_device():
-            self._weights = backend.to_device(np.array(weights))  # a copy: on a CPU, a device's array may be the host's
+    def publish(self, weights: Array | Tensor) -> None:
+        if isinstance(weights, jax.Array) and self._devices == 1:
+            self._weights = weights
+        else:
+            with self._on_device():  # a copy: on a CPU, a device's array may be the host's
+                self._weights = backend.to_device(np.array(weights))
         self._version += 1
+
+    def act_ahead(self, weights: Tensor) -> None:
+        if self._guesses < 0 or self._ahead:
+            return
+        weights = self._assigned[0][-1] if self._assigned else weights
+        try:
+            self._ahead = [(weights, self._dispatch(weights))]
+        except MemoryError:  # it needs more than one unroll at a time
+            self._guesses = -math.inf
 
     def assign(self, actor: int, batch: int, block: int, start: int) -> None:
         self._assigned.append((batch, block, self._version, self._weights))
@@ -186,15 +201,13 @@ class DeviceActors(ActorGroup):
 
     def _unroll(self, weights: Tensor) -> Mapping[str, Tensor]:
         """Return the arrays of the next unroll. Raises EnvError for numbers that aren't finite."""
-        arrays: dict[str, Tensor]
+        ahead, self._ahead = self._ahead, []
+        if ahead:
+            right = ahead[0][0] is weights
+            self._guesses += 1 if right else -1
         while True:
-            if (program := self._programs.get(self._cuts)) is None:
-                program = self._programs[self._cuts] = jax.jit(functools.partial(self._rollout, cuts=self._cuts))
-            with self._explaining_memory_errors(), self._on_device():
-                after, arrays = program(weights, self._carry)
-                for name, array in arrays.items():
-                    if name in _CHECKS or name.startswith(_OF_EPISODES):
-                        array.copy_to_host_async()  # requested only once the result is ready, a copy takes longer
+            after, arrays = ahead.pop()[1] if ahead and right else self._dispatch(weights)
+            with self._explaining_memory_errors():
                 cuts, fine = (np.asarray(arrays.pop(name)) for name in _CHECKS)
             if cuts.max() <= self._cuts:
                 break
@@ -208,6 +221,17 @@ class DeviceActors(ActorGroup):
             )
         self._carry = after
         return arrays
+
+    def _dispatch(self, weights: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        """Return what the next unroll will give: the state after it, and its arrays."""
+        if (program := self._programs.get(self._cuts)) is None:
+            program = self._programs[self._cuts] = jax.jit(functools.partial(self._rollout, cuts=self._cuts))
+        with self._explaining_memory_errors(), self._on_device():
+            after, arrays = program(weights, self._carry)
+            for name, array in arrays.items():
+                if name in _CHECKS or name.startswith(_OF_EPISODES):
+                    array.copy_to_host_async()  # requested only once the result is ready, a copy takes longer
+        return after, arrays
 
     @contextlib.contextmanager
     def _explaining_memory_errors(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from actor_learner.environments.calls import Call, Calls
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import TrajectorySpec
-from actor_learner.system.types import Array
+from actor_learner.system.types import Array, Tensor
 
 if TYPE_CHECKING:
     from actor_learner.learner.acting import DeviceStep
@@ -182,6 +182,10 @@ class ActorGroup(Protocol):
     @abc.abstractmethod
     def publish(self, weights: Array) -> None:
         """Copy the next version of all policies' weights, one float32 vector, for the actors."""
+
+    def act_ahead(self, weights: Tensor) -> None:
+        """Begin the next unroll, as if these weights on the device were published next."""
+        raise RuntimeError(f"{type(self).__name__} doesn't act on the learner's device")
 
     @abc.abstractmethod
     def assign(self, actor: int, batch: int, block: int, start: int) -> None:

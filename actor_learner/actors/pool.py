@@ -44,7 +44,7 @@ from actor_learner.system.fields import refusal
 from actor_learner.system.files import one_line
 from actor_learner.system.keras_import import import_keras, keras_backend
 from actor_learner.system.policies import ONLY_POLICY, of_one
-from actor_learner.system.types import Array
+from actor_learner.system.types import Array, Tensor
 
 if TYPE_CHECKING:
     import keras
@@ -518,17 +518,27 @@ class ActorPool:
         Args:
             weights: The list that `network.get_weights()` and `learner.get_weights()` return, or all of its arrays
                 raveled into one float32 vector, as `learner.flat_weights()` returns it. With `policies`: a dict of
-                these by name.
+                these by name. For environments in JAX also `learner.device_weights()`, which isn't checked.
 
         Raises:
             ValueError: Their number or a shape differs from the network's, or they aren't finite.
             ActorError: An actor has failed since the last `collect()`.
         """
         self._check()
-        vector = vector_of({policy.name: policy.exported for policy in self.policies}, weights)
-        shapes = [shape for policy in self.policies for shape in policy.exported.weight_shapes]
-        check_finite(vector, shapes)
+        vector: Any = weights
+        if not self._group.acts_on_device or isinstance(weights, np.ndarray | Sequence):  # else they are on the device
+            vector = vector_of({policy.name: policy.exported for policy in self.policies}, weights)
+            shapes = [shape for policy in self.policies for shape in policy.exported.weight_shapes]
+            check_finite(vector, shapes)
         self._group.publish(vector)
+
+    def act_ahead(self, weights: Tensor) -> None:
+        """Begin the next unroll of environments in JAX, as if these `device_weights` were published next.
+
+        If others are, or a tensor that equals it but is another, the unroll is dropped. Call it while the device
+        computes an update, as `learner.meanwhile` is called.
+        """
+        self._group.act_ahead(weights)
 
     def set_opponents(self, weights: Mapping[int, float], frozen: Mapping[int, Array] | None = None) -> None:
         """Have the columns that are assigned from now on played against these opponents, with `self_play`.

@@ -157,6 +157,7 @@ class Learner:
         self.env_steps = 0
         self.updates = 0
         self.begun = 0
+        self.meanwhile: Callable[[], object] = bool  # called while the device computes an update, with its weights
         self.not_finite: tuple[str, ...] = ()
         contract.network_distribution(network, self.spaces)  # refuses one that doesn't fit the space
         distribution = contract.distribution_and_hold(network)[0]
@@ -166,7 +167,7 @@ class Learner:
         self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4]))
         self._normalization = contract.normalization_layers(network)
         self._compiled: backend.Compiled | None = None
-        self._read_vector: Callable[[], Array] | None = None
+        self._read_vector: Callable[[], Tensor] | None = None
         self._prefetched: _Prefetched | None = None
         self._row_shapes: dict[str, tuple[int, ...]] = {}
         self._state_shapes: tuple[tuple[int, ...], ...] = ()
@@ -243,13 +244,17 @@ class Learner:
 
         Raises ValueError if the network isn't built yet.
         """
+        return backend.to_numpy(self.device_weights())
+
+    def device_weights(self) -> Tensor:
+        """Return what `flat_weights` returns, on the device; the same tensor again while no weight was assigned."""
         if (read := self._vector_reader()) is None:
             raise ValueError("A network has weights once it is built: by a call, or by the first update.")
         with backend.device(self.device):
             return read()
 
-    def _vector_reader(self) -> Callable[[], Array] | None:
-        """Return a function that reads all weights in one copy from the device; None while the network isn't built."""
+    def _vector_reader(self) -> Callable[[], Tensor] | None:
+        """Return a function that joins all weights on the device; None while the network isn't built."""
         if self._read_vector is None and self.network.built:
             weights = self.network.weights
             self._weight_shapes = [tuple(weight.shape) for weight in weights]
@@ -285,6 +290,7 @@ class Learner:
         order, num_minibatches = self._minibatch_order(valid)
         with self._explaining_memory_errors(valid.shape), self._on_device():
             values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched, on_policy))
+            self.meanwhile()
             result = _read_metrics(update, values, learned=num_minibatches > 0)
         if "undone" in result:
             self.not_finite = tuple(itertools.compress(update.checked_names, ~backend.to_numpy(finite)))

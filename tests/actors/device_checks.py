@@ -18,6 +18,7 @@ import pytest
 from rich.console import Console
 
 import actor_learner as al
+from actor_learner.actors.device_actors import DeviceActors
 from actor_learner.benchmark.measure import as_json, measure_setting
 from actor_learner.benchmark.text import show
 from actor_learner.environments.errors import EnvError
@@ -472,3 +473,25 @@ def test_a_run_is_trained_resumed_evaluated_and_reported(tmp_path):
     assert [row["env_steps"] for row in rows] == [128 * (row + 1) for row in range(8)]
     assert any("evaluation/return_mean" in row for row in rows)
     assert al.evaluate(tmp_path / "run", episodes=4).lengths.shape == (4,)
+
+
+@pytest.mark.parametrize("algorithm", [al.PPO(minibatch_size=32), al.PQN(minibatch_size=32)])
+def test_learning_gives_the_same_bytes_where_unrolls_begin_ahead(algorithm, tmp_path, monkeypatch):
+    """Of PQN, whose epsilon changes after each update, no second unroll is begun for nothing."""
+    options = {
+        "env": Masked(),
+        "quiet": True,
+        "num_envs": 8,
+        "unroll_length": T,
+        "hidden_sizes": (8,),
+        "total_steps": 640,
+    }
+    unrolls, dispatch = [], DeviceActors._dispatch
+    monkeypatch.setattr(DeviceActors, "_dispatch", lambda self, weights: unrolls.append(1) or dispatch(self, weights))
+    ahead = al.train(al.TrainConfig(run_dir=tmp_path / "ahead", algorithm=algorithm, total_steps=640, **options))
+    begun = len(unrolls)
+    monkeypatch.setattr(DeviceActors, "act_ahead", lambda self, weights: None)
+    after = al.train(al.TrainConfig(run_dir=tmp_path / "after", algorithm=algorithm, total_steps=640, **options))
+    for one, other in zip(ahead.network.get_weights(), after.network.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert begun == len(unrolls) - begun + 1  # PPO's last one begins ahead of the end; PQN's first one is dropped

@@ -482,7 +482,18 @@ def map_chunks(
     return result
 
 
-def vector_reader(variables: Variables) -> Callable[[], np.ndarray[Any, Any]]:
-    """Return a function that reads variables as one new float32 vector, each raveled, in their order."""
+def vector_reader(variables: Variables) -> Callable[[], Tensor]:
+    """Return a function that joins variables as one float32 vector, each raveled, in their order.
+
+    It returns the same one again while no variable was assigned.
+    """
     join = jax.jit(lambda values: jnp.concatenate([value.reshape(-1).astype(jnp.float32) for value in values]))
-    return lambda: np.asarray(join(values_of(variables)))
+    last: list[Any] = []
+
+    def read() -> Tensor:
+        values = values_of(variables)
+        if not last or any(a is not b for a, b in zip(values, last[0], strict=True)):
+            last[:] = values, join(values)
+        return last[1]
+
+    return read

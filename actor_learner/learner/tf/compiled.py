@@ -16,7 +16,7 @@ from tensorflow.python.framework import ops
 from actor_learner.learner.owned import report
 from actor_learner.learner.packing import Packed, arrays_of, of_arrays
 from actor_learner.system import compile_cache
-from actor_learner.system.types import Array, Nest, Tensor
+from actor_learner.system.types import Nest, Tensor
 
 Variables = Sequence[keras.Variable]
 
@@ -278,8 +278,8 @@ def map_chunks(
     return found
 
 
-def vector_reader(variables: Sequence[keras.Variable]) -> Callable[[], Array]:
-    """Return a function that reads variables as one new float32 vector, each raveled, in their order.
+def vector_reader(variables: Sequence[keras.Variable]) -> Callable[[], Tensor]:
+    """Return a function that joins variables as one float32 vector, each raveled, in their order.
 
     XLA joins them, for which the first call compiles: a graph takes twice as long, and one by one they take five times
     as long. The function is traced here, on the present device.
@@ -291,4 +291,4 @@ def vector_reader(variables: Sequence[keras.Variable]) -> Callable[[], Array]:
 
     read = Compiled(side_by_side, (), with_xla=True)
     read.trace()
-    return lambda: to_numpy(read())
+    return read
