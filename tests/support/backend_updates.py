@@ -101,7 +101,7 @@ CASES = {
     "dqn": case(lambda: al.DQN(**DQN, double=True, n_step=3), updates=4, normalize_observation=True),
     "qrdqn": case(lambda: al.QRDQN(**DQN, quantiles=20), updates=4),
     "sac": case(lambda: al.SAC(**OFTEN), PLANE),
-    "sac on choices": case(lambda: al.SAC(**OFTEN)),
+    "sac on choices": case(lambda: al.SAC(**OFTEN), hidden_sizes=(64, 64)),
     "td3": case(lambda: al.TD3(**OFTEN), PLANE),
     "iql": case(lambda: al.IQL(**OFTEN), PLANE),
     "tqc": case(lambda: al.TQC(**OFTEN, num_critics=3), PLANE, updates=1),
