@@ -251,8 +251,8 @@ def make_learner(
     """
     from actor_learner.learner.backend import warn_of_threads
 
-    lag_was_given = config.max_policy_lag and "max_policy_lag" not in config.left_open
-    if lag_was_given and config.num_actors and config.learner_threads is None:
+    of_its_own = config.max_policy_lag not in (0, config.algorithm.config_defaults["max_policy_lag"])
+    if of_its_own and config.num_actors and config.learner_threads is None:
         warn_of_threads(_learner_cores(config, actors.policies[0].observation_space))
     if config.policies is None:
         return _policy_learner(config, start.checkpoint, actors.policies[0], compute_reward, start.precision)
