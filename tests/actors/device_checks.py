@@ -488,10 +488,10 @@ def test_learning_gives_the_same_bytes_where_unrolls_begin_ahead(algorithm, tmp_
     }
     unrolls, dispatch = [], DeviceActors._dispatch
     monkeypatch.setattr(DeviceActors, "_dispatch", lambda self, weights: unrolls.append(1) or dispatch(self, weights))
-    ahead = al.train(al.TrainConfig(run_dir=tmp_path / "ahead", algorithm=algorithm, total_steps=640, **options))
+    ahead = al.train(al.TrainConfig(run_dir=tmp_path / "ahead", algorithm=algorithm, **options))
     begun = len(unrolls)
     monkeypatch.setattr(DeviceActors, "act_ahead", lambda self, weights: None)
-    after = al.train(al.TrainConfig(run_dir=tmp_path / "after", algorithm=algorithm, total_steps=640, **options))
+    after = al.train(al.TrainConfig(run_dir=tmp_path / "after", algorithm=algorithm, **options))
     for one, other in zip(ahead.network.get_weights(), after.network.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert begun == len(unrolls) - begun + 1  # PPO's last one begins ahead of the end; PQN's first one is dropped
