@@ -53,7 +53,7 @@ def test_a_failed_seed_ends_no_other_and_is_trained_where_all_are_resumed(tmp_pa
     rows = {row.split()[0]: row for row in done.stdout.splitlines() if row.startswith("     ")}
     assert list(rows) == ["seed", "0", "1", "all"]
     assert rows["1"].endswith("all/seed-1  (no luck)")
-    assert "(bootstrap over 1 of 2 seeds)" in rows["all"]
+    assert rows["all"].endswith("interquartile mean (1 of 2 seeds)")
     assert "train --resume all goes on" in done.stdout
     assert read_config("all/seed-0")["seed"] == 0
 
@@ -62,6 +62,7 @@ def test_a_failed_seed_ends_no_other_and_is_trained_where_all_are_resumed(tmp_pa
     done = subprocess.run([*COMMAND[:5], "--resume", "all"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "(bootstrap over 2 of 2 seeds)" in done.stdout
+    assert "has the highest return. The run is in " in done.stdout
     assert (tmp_path / "all/seed-0/metrics.jsonl").stat().st_mtime_ns == before, "it had finished"
     assert (tmp_path / "all/curve.png").exists()
 

@@ -172,6 +172,9 @@ def _train_seeds(arguments: argparse.Namespace, config: TrainConfig) -> int:
     if results.failures:
         again = f"{shlex.quote(own_command())} train --resume {shlex.quote(str(results.run_dir))}"
         say(f"{again} goes on with those that haven't finished.")
+    elif results.returns:
+        best = max(results.returns, key=results.returns.__getitem__)
+        say(f"Seed {best} has the highest return. {_what_next(results.run_dirs[best])}")
     return 1 if results.failures else 0
 
 

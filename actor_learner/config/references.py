@@ -42,7 +42,7 @@ def algorithm_class(name: str) -> type[Any]:
     """
     if ":" not in name:
         if name not in BY_NAME:
-            known = f"one of {', '.join(BY_NAME)}, or module:Class{close_match(name, BY_NAME)}"
+            known = f"one of {', '.join(BY_NAME)}, or module:Class{close_match(name.lower(), BY_NAME)}"
             raise refusal("algorithm", known, name)
         return BY_NAME[name]
     found = resolve_reference(name, "algorithm")

@@ -46,7 +46,8 @@ def text_of(error: BaseException) -> str:
 
 def describe_error(error: BaseException, *, with_place: bool = True) -> str:
     """Return an exception as `Type: message (file, line n, in function)`, on one line."""
-    text = " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
+    message = error.msg if with_place and isinstance(error, SyntaxError) else text_of(error)  # its text has its place
+    text = " ".join(f"{type(error).__name__}: {message}".split()).removesuffix(":")
     return f"{text} ({_last_frame(error)})" if with_place else text
 
 

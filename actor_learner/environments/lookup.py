@@ -48,6 +48,8 @@ _REQUIREMENTS = {
     "ale_py": NAMESPACES["ALE"],
 }
 
+_OF_ROBOTICS = re.compile("Fetch|HandManipulate|HandReach|PointMaze|AntMaze|Adroit|FrankaKitchen")
+
 _EXTRAS = {"pettingzoo": "games", "mpe2": "games", "gymnasium_robotics": "robotics"}
 """Packages of environments, with further packages that they need -> the extra that brings all."""
 
@@ -155,7 +157,11 @@ def _unknown_id(env_id: str, env: str, module: ModuleType | None) -> str:
     near = name if name in registry else closest(env_id, registry)
     if module is not None:
         where, prefix = f"`{module.__name__}` has no attribute `{env_id}`, and ", f"{module.__name__}:"
-        near = closest(env_id, dir(module)) or near
+        types = [found for found in vars(module).values() if isinstance(found, type)]
+        own = [found.__name__ for found in types if found.__module__ == module.__name__]
+        near = closest(env_id, dir(module)) or near or (own[0] if len(own) == 1 else None)
+    elif _OF_ROBOTICS.match(env_id):
+        near = f"gymnasium_robotics:{env_id}"
     hint = "write `module:Id-v0` if a module registers it, or `module:factory`."
     hint = f"did you mean `{prefix}{near}`?" if near else hint
     return f"{where}`{env_id}` is not a registered Gymnasium id; {hint} Received: env={env!r}"
@@ -264,6 +270,7 @@ def _import_module(name: str, argument: str, value: str) -> ModuleType:
         is_there = missing.startswith(package + ".")  # but hasn't this game
         extra = None if is_there else _EXTRAS.get(package)
         remedy = "" if extra is None else f"; {install_command(f'actor-learner[{extra}]')}"
+        remedy = f"; a module's name has no `.py`: write {name[:-3]}" if name.endswith(".py") else remedy
         raise EnvError(f"`{name}` can't be imported: {text}{remedy}. Received: {argument}={value!r}") from error
 
 

@@ -257,6 +257,7 @@ def test_a_preset_is_the_default_overridden_refused_or_borrowed():
         (["train", "--env-kwargs", "{"], "argument --env-kwargs: must be a JSON object"),
         (["train", "--env-kwargs", "[1]"], "must be a JSON object. Received: [1]"),
         (["train", "--algorithm", "poo"], "(did you mean 'ppo'?). Received: --algorithm poo"),
+        (["train", "--algorithm", "SAC"], "(did you mean 'sac'?). Received: --algorithm SAC"),
         (["train", "--algorithm", "nowhere:Class"], "can't import 'nowhere'"),
         (["train", "--lerning-rate", "1"], "(did you mean '--learning-rate'?); --help lists all. Received: --lerning-"),
         (["train", "--learning", "1"], "There is no such flag"),

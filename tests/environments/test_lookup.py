@@ -92,11 +92,15 @@ class TestResolve:
                 r"`raises_env` can't be imported: ZeroDivisionError.*raises_env.py, line 1, in <module>",
             ),
             ("imports_env:make", "`imports_env` can't be imported: ModuleNotFoundError: No module named 'no_such_dep'"),
-            ("broken_env:make", r"`broken_env` can't be imported: SyntaxError.*broken_env.py, line 1"),
+            ("broken_env:make", r"`broken_env` can't be imported: SyntaxError: [^(]*\(/[^(]*broken_env.py, line 1\)"),
+            ("users_env.py:make", "a module's name has no `.py`: write users_env"),
+            ("one_env:Env", "did you mean `one_env:WarehouseOfMany`"),
+            ("FetchReach-v99", "did you mean `gymnasium_robotics:FetchReach-v99`"),
         ],
     )
     def test_module_and_factory(self, env, words, tmp_path, monkeypatch):
         (tmp_path / "users_env.py").write_text("number = 3\ndef make():\n    return number\n")
+        (tmp_path / "one_env.py").write_text("class WarehouseOfMany: pass\n")
         (tmp_path / "raises_env.py").write_text("1 / 0\n")
         (tmp_path / "imports_env.py").write_text("import no_such_dep\n")
         (tmp_path / "broken_env.py").write_text("def make(:\n")
