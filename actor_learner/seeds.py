@@ -91,10 +91,10 @@ class SeedResults:
             why = self.failures.get(seed, "" if seed in self.returns else "no episode finished")
             lines.append(f"{seed:>10}  {found}  {run_dir}" + (f"  ({why})" if why else ""))
         low, high = self.interval
-        several = len(self.returns) > 1
-        interval = f", 95% interval {low:,.1f} to {high:,.1f}" if several else ""
-        of = f"{'bootstrap over ' if several else ''}{len(self.returns)} of {len(self.run_dirs)} seeds"
-        return "\n".join([*lines, f"{'all':>10}  {self.iqm:10,.1f}  interquartile mean{interval} ({of})"])
+        about, of = "interquartile mean", f"{len(self.returns)} of {len(self.run_dirs)} seeds"
+        if len(self.returns) > 1:  # of one seed, the interval is a point
+            about, of = f"{about}, 95% interval {low:,.1f} to {high:,.1f}", f"bootstrap over {of}"
+        return "\n".join([*lines, f"{'all':>10}  {self.iqm:10,.1f}  {about} ({of})"])
 
 
 def train_seeds(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from actor_learner import build
 from actor_learner.config.config import TrainConfig
-from actor_learner.learner.ahead import prefetching
+from actor_learner.learner.ahead import prefetching, weights_for
 from actor_learner.reports.watch import Progress
 from actor_learner.runs.directory import record_finished, with_init_commit
 from actor_learner.runs.metrics import last_metrics
@@ -45,10 +45,7 @@ class _Run:
         self.config, self.start, self.actors, self.interrupts = config, start, actors, interrupts
         self.exported: Any = None  # the policy that is saved in the end
         self.learner = build.make_learner(config, start, actors, compute_reward)
-        self.weights = self.learner.flat_weights
-        if config.acts_on_device:  # which then needs no weights from the host
-            self.weights = self.learner.device_weights
-            self.learner.meanwhile = lambda: actors.act_ahead(self.weights())
+        self.weights = weights_for(actors, self.learner)
         start.change_rate(self.learner, config.algorithm)
         rows = build.batch_rows(config)
         self.offline_steps_at_once = max(_OFFLINE_STEPS, config.algorithm.due(rows)) if config.offline_steps else 1
@@ -113,7 +110,7 @@ class _Run:
             losses = learner.learn(min(self.offline_steps_at_once, planned - learner.offline_steps))
             recorder.learned(None, losses)
             yield recorder.meter.offline_row(losses, time.perf_counter() - started), None
-        self.actors.publish(learner.flat_weights())
+        self.actors.publish(self.weights())
 
     def _seat_opponents(self, *, new: bool = False) -> None:
         """With self-play: freeze a version of the policy where one is due, and renew the shares of the opponents.

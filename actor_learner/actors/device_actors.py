@@ -101,7 +101,7 @@ class DeviceActors(ActorGroup):
         self._assigned: deque[tuple[int, int, int, Tensor]] = deque()
         self._programs: dict[int, Any] = {}
         self._cuts = 1
-        self._ahead: list[tuple[Tensor, Any]] = []  # the next unroll, where it has begun, with its weights
+        self._ahead: tuple[Tensor, Any] | None = None  # the weights of the next unroll, where it has begun, and it
         self._guesses = 0.0  # of the weights of unrolls ahead: the right ones, less the wrong ones
 
     def spaces(self, seconds: float) -> dict[str, Spaces]:
@@ -178,11 +178,11 @@ class DeviceActors(ActorGroup):
         self._version += 1
 
     def act_ahead(self, weights: Tensor) -> None:
-        if self._guesses < 0 or self._ahead:
+        if self._guesses < 0 or self._ahead is not None:
             return
         weights = self._assigned[0][-1] if self._assigned else weights
         try:
-            self._ahead = [(weights, self._dispatch(weights))]
+            self._ahead = weights, self._dispatch(weights)
         except MemoryError:  # it needs more than one unroll at a time
             self._guesses = -math.inf
 
@@ -201,12 +201,10 @@ class DeviceActors(ActorGroup):
 
     def _unroll(self, weights: Tensor) -> Mapping[str, Tensor]:
         """Return the arrays of the next unroll. Raises EnvError for numbers that aren't finite."""
-        ahead, self._ahead = self._ahead, []
-        if ahead:
-            right = ahead[0][0] is weights
-            self._guesses += 1 if right else -1
+        begun = self._take_ahead(weights)
         while True:
-            after, arrays = ahead.pop()[1] if ahead and right else self._dispatch(weights)
+            after, arrays = begun or self._dispatch(weights)
+            begun = None
             with self._explaining_memory_errors():
                 cuts, fine = (np.asarray(arrays.pop(name)) for name in _CHECKS)
             if cuts.max() <= self._cuts:
@@ -221,6 +219,14 @@ class DeviceActors(ActorGroup):
             )
         self._carry = after
         return arrays
+
+    def _take_ahead(self, weights: Tensor) -> tuple[Any, dict[str, Tensor]] | None:
+        """Return the unroll that has begun with these weights; None if it has others, and is dropped, or none has."""
+        if self._ahead is None:
+            return None
+        (guess, begun), self._ahead = self._ahead, None
+        self._guesses += 1 if guess is weights else -1
+        return begun if guess is weights else None
 
     def _dispatch(self, weights: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """Return what the next unroll will give: the state after it, and its arrays."""

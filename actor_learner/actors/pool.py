@@ -292,7 +292,7 @@ class ActorPool:
                 if settings.exploration is not None and not exported[name].noise_normal:
                     expected = f"None for actions of {own.action_space}, which no normal noise changes"
                     raise refusal("exploration", expected, settings.exploration)
-            self.acting = "device" if self._group.acts_on_device else settings.acting
+            self.acting = "device" if self.acts_on_device else settings.acting
             if self.acting == "device":
                 step = DeviceStep(networks[ONLY_POLICY], spaces[ONLY_POLICY], settings.device)
         plan = Plan.of(settings, spaces, exported, counts, step)
@@ -313,7 +313,7 @@ class ActorPool:
         """Return a block's trajectory for each policy: the same views on its memory each time, but on a device."""
         if (found := self._views.get(index)) is None:
             found = self._trajectories(self._blocks[index])
-            if not self._group.acts_on_device:  # where each unroll has arrays of its own
+            if not self.acts_on_device:  # where each unroll has arrays of its own
                 self._views[index] = found
         return found
 
@@ -526,11 +526,16 @@ class ActorPool:
         """
         self._check()
         vector: Any = weights
-        if not self._group.acts_on_device or isinstance(weights, np.ndarray | Sequence):  # else they are on the device
+        if not self.acts_on_device or isinstance(weights, np.ndarray | Sequence):  # else they are on the device
             vector = vector_of({policy.name: policy.exported for policy in self.policies}, weights)
             shapes = [shape for policy in self.policies for shape in policy.exported.weight_shapes]
             check_finite(vector, shapes)
         self._group.publish(vector)
+
+    @property
+    def acts_on_device(self) -> bool:
+        """True if the learner's device steps the environments, which are written in JAX."""
+        return self._group.acts_on_device
 
     def act_ahead(self, weights: Tensor) -> None:
         """Begin the next unroll of environments in JAX, as if these `device_weights` were published next.

@@ -1,4 +1,4 @@
-"""In a thread ahead, while the device computes: the order of the next batch's rows, and its copy to the device."""
+"""While the device computes: the order of the next batch's rows, its copy to the device, and its unroll there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import copy
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
+    from actor_learner.actors.pool import ActorPool
     from actor_learner.learner.learner import Learner
 
 Upcoming = Callable[[], Trajectory | None]
@@ -49,6 +50,17 @@ class OrderAhead:
             return None
         generator.bit_generator.state = self._generator.bit_generator.state
         return self._order
+
+
+def weights_for(actors: ActorPool, learner: Any) -> Callable[[], Any]:
+    """Return the function that gives the learner's weights for `actors.publish`: a `Learner`'s, or a `Team`'s.
+
+    Environments in JAX get them on the device, and begin their next unroll while it computes an update.
+    """
+    if not actors.acts_on_device:
+        return learner.flat_weights  # type: ignore[no-any-return]
+    learner.meanwhile = lambda: actors.act_ahead(learner.device_weights())
+    return learner.device_weights  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

@@ -247,7 +247,7 @@ class Learner:
         return backend.to_numpy(self.device_weights())
 
     def device_weights(self) -> Tensor:
-        """Return what `flat_weights` returns, on the device; the same tensor again while no weight was assigned."""
+        """Return what `flat_weights` returns, on the device; on JAX, the same tensor while no weight was assigned."""
         if (read := self._vector_reader()) is None:
             raise ValueError("A network has weights once it is built: by a call, or by the first update.")
         with backend.device(self.device):

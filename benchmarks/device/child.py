@@ -17,8 +17,8 @@ import numpy as np
 
 import actor_learner as al
 from actor_learner.environments.jax.source import find_jax_env
+from actor_learner.learner.ahead import weights_for
 from actor_learner.networks.contract import call_network
-from actor_learner.spaces.jax_env import steps_on_device
 from benchmarks.device import purejaxrl
 from benchmarks.harness import Figures, run_in_turns, tell
 
@@ -42,10 +42,7 @@ def ours(
     with al.ActorPool(env, num_envs=task.num_envs, unroll_length=task.unroll_length, **options) as actors:
         learner = al.Learner(actors.network, algorithm, action_space=actors.action_space, device=task.device)
         collected_ahead = options.get("max_policy_lag", 0)
-        weights = learner.flat_weights
-        if steps_on_device(env, options.get("vectorization", "auto")):
-            weights = learner.device_weights
-            learner.meanwhile = lambda: actors.act_ahead(weights())
+        weights = weights_for(actors, learner)
 
         def update() -> float:
             """Make an update, and return the seconds in which it waited for its batch."""

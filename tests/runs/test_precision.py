@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete
 import actor_learner as al
 from actor_learner.build import in_tf32
 from actor_learner.runs.directory import RunDirectory, read_config
+from tests.support.counting_env import CountingEnv
 
 FRAME = Box(0, 255, (8, 8, 1), np.uint8)
 
@@ -48,9 +49,10 @@ def chosen(folder):
 
 @pytest.mark.slow
 def test_what_it_became_is_recorded_and_kept(tmp_path, with_tf32, monkeypatch):
-    frames = tmp_path / "frames"
+    frames, vectors = tmp_path / "frames", tmp_path / "vectors"
     al.train(run(frames, 16, env=Frames))
-    assert chosen(frames) == "tf32"
+    al.train(run(vectors, 16, env=CountingEnv))
+    assert (chosen(frames), chosen(vectors)) == ("tf32", "float32")
     al.train(run(frames, 32, env=Frames), resume=True)
     assert chosen(frames) == "tf32"
     monkeypatch.undo()
