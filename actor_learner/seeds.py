@@ -46,8 +46,8 @@ from actor_learner.system.signals import Interrupts, exiting_on_signals
 
 _LOOK_SECONDS = 0.5
 _END_SECONDS = 10.0  # that a process has to end by itself after its run
-_RETURNS = ("evaluation/return_mean", "episode_return")
-"""The metrics that runs are compared by: the one that most of them have, or else the first."""
+_RETURNS = {"evaluation/return_mean": "of evaluations", "episode_return": "while training"}
+"""The metrics that runs are compared by: the one that most of them have, or else the first; and each one's words."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class SeedResults:
         returns: the last return of each seed whose run has finished: of an evaluation, or else while training.
         failures: the reason of each other seed, in a line.
         curve: the picture of the returns with the interval; None without matplotlib, or if there is nothing to draw.
+        metric: the returns' name in metrics.jsonl.
     """
 
     run_dir: Path
@@ -67,6 +68,7 @@ class SeedResults:
     returns: Mapping[int, float]
     failures: Mapping[int, str]
     curve: Path | None = None
+    metric: str = "episode_return"
 
     @property
     def iqm(self) -> float:
@@ -80,6 +82,11 @@ class SeedResults:
         return float(low[0]), float(high[0])
 
     @property
+    def kind(self) -> str:
+        """The returns' kind: "of evaluations" or "while training"."""
+        return _RETURNS[self.metric]
+
+    @property
     def _values(self) -> Any:
         return np.array([*self.returns.values()])[:, None]
 
@@ -91,7 +98,7 @@ class SeedResults:
             why = self.failures.get(seed, "" if seed in self.returns else "no episode finished")
             lines.append(f"{seed:>10}  {found}  {run_dir}" + (f"  ({why})" if why else ""))
         low, high = self.interval
-        about, of = "interquartile mean", f"{len(self.returns)} of {len(self.run_dirs)} seeds"
+        about, of = f"interquartile mean {self.kind}", f"{len(self.returns)} of {len(self.run_dirs)} seeds"
         if len(self.returns) > 1:  # of one seed, the interval is a point
             about, of = f"{about}, 95% interval {low:,.1f} to {high:,.1f}", f"bootstrap over {of}"
         return "\n".join([*lines, f"{'all':>10}  {self.iqm:10,.1f}  {about} ({of})"])
@@ -323,7 +330,7 @@ def _compare(folder: Path, run_dirs: Mapping[int, Path], failures: dict[int, str
     with contextlib.suppress(ValueError, ImportError):
         dirs = [run_dirs[seed] for seed in returns]
         curve = plot(dirs, folder / "curve.png", metrics=[metric], band="bootstrap")
-    return SeedResults(folder, run_dirs, returns, failures, curve)
+    return SeedResults(folder, run_dirs, returns, failures, curve, metric)
 
 
 def _last_returns(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -35,7 +35,7 @@ from actor_learner.runs import directory
 from actor_learner.runs.directory import SEEDS_FILE, RunDirectory
 from actor_learner.runs.metrics import MetricsReader, steps_of
 from actor_learner.runs.recorded_config import WITHOUT_EFFECT, flat_config
-from actor_learner.seeds import check_parallel, check_seeds, train_seeds
+from actor_learner.seeds import SeedResults, check_parallel, check_seeds, train_seeds
 from actor_learner.system.fields import check_choice, check_count, check_number, misfit, refusal
 from actor_learner.system.files import one_line
 from actor_learner.system.installation import install_command
@@ -393,9 +393,9 @@ class _Trials:
     def _objective(self, trial: Any) -> float:
         self.number = trial.number
         try:
-            value = self._return(trial)
-            self.say(f"trial {trial.number}: return {value:,.1f}")
-            return value
+            results = self._results(trial)
+            self.say(f"trial {trial.number}: return {results.kind} {results.iqm:,.1f}")
+            return results.iqm
         except optuna.TrialPruned:
             self.say(f"trial {trial.number}: pruned")
             raise
@@ -408,7 +408,7 @@ class _Trials:
             self.ended = KeyboardInterrupt(message) if isinstance(error, KeyboardInterrupt) else error
             raise KeyboardInterrupt from error  # on SystemExit, Optuna would leave the trial running
 
-    def _return(self, trial: Any) -> float:
+    def _results(self, trial: Any) -> SeedResults:
         try:
             config = _with(self.config, self.space, trial)
         except ValueError as error:
@@ -433,7 +433,7 @@ class _Trials:
         if results.failures or not results.returns:
             reasons = [f"seed {seed}: {reason}" for seed, reason in results.failures.items()]
             raise _TrialError([*reasons, "no episode finished"][0])  # the first failure stopped the other seeds
-        return results.iqm
+        return results
 
 
 def _is_lost(trial: Any) -> bool:

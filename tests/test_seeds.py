@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -53,7 +54,7 @@ def test_a_failed_seed_ends_no_other_and_is_trained_where_all_are_resumed(tmp_pa
     rows = {row.split()[0]: row for row in done.stdout.splitlines() if row.startswith("     ")}
     assert list(rows) == ["seed", "0", "1", "all"]
     assert rows["1"].endswith("all/seed-1  (no luck)")
-    assert rows["all"].endswith("interquartile mean (1 of 2 seeds)")
+    assert rows["all"].endswith("interquartile mean while training (1 of 2 seeds)")
     assert "train --resume all goes on" in done.stdout
     assert read_config("all/seed-0")["seed"] == 0
 
@@ -124,7 +125,8 @@ def test_runs_are_compared_by_the_interquartile_mean(tmp_path):
     assert 1.0 <= low < 3.0 < high <= 9.0
     lines = results.table().splitlines()
     assert lines[5].split() == ["4", "-", str(tmp_path), "(why)"]
-    assert lines[6].split()[:3] == ["all", "3.0", "interquartile"]
+    assert lines[6].split()[:5] == ["all", "3.0", "interquartile", "mean", "while"]
+    assert "mean of evaluations," in dataclasses.replace(results, metric="evaluation/return_mean").table()
 
 
 @pytest.mark.parametrize(
@@ -149,6 +151,13 @@ def test_what_is_refused_starts_nothing(words, message, tmp_path, capsys):
     assert cli.main(["train", *words]) == 2
     assert message in capsys.readouterr().err
     assert sorted(os.listdir()) == ["all", "other"]
+
+
+def test_one_number_is_one_seed_and_a_line_says_so(tmp_path, capsys):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/file").touch()
+    assert cli.main(["train", "--seeds", "2", "--run-dir", "other"]) == 2
+    assert "--seeds 2 is seed 2 alone; 2 seeds are --seeds 0-1" in capsys.readouterr().err
 
 
 def test_a_resumed_folder_must_fit(tmp_path):

@@ -148,11 +148,11 @@ def _summary(evaluation: Evaluation) -> list[str]:
         f"return {_number(evaluation.mean)} +- {_number(evaluation.std)} (std) over {count} "
         f"{'episode' if count == 1 else 'episodes'} of {evaluation.mean_length:,.1f} steps"
     )
-    if math.isfinite(low):
+    if low < high:  # neither NaN nor a point, of equal returns
         lines.append(f"mean: {_number(low)} to {_number(high)} ({LEVEL:.0%} confidence, bootstrap)")
     for name, values in evaluation.info.items():  # over the episodes that have the entry
         low, high = evaluation.confidence_interval(LEVEL, name)
-        interval = f", {_number(low)} to {_number(high)} ({LEVEL:.0%} confidence)" if math.isfinite(low) else ""
+        interval = f", {_number(low)} to {_number(high)} ({LEVEL:.0%} confidence)" if low < high else ""
         lines.append(f"{name}: {_number(values[values == values].mean())}{interval}")
     return lines
 

@@ -39,14 +39,22 @@ USAGE = "actor-learner train [ENV] [--FLAG VALUE ...]"
 
 COMMON = (
     *("algorithm", "total_steps", "seed", "seeds", "device", "run_dir", "resume", "config"),
-    *("env_kwargs", "num_actors", "num_envs", "hidden_sizes"),
+    *(
+        "env_kwargs",
+        "normalize_observation",
+        "normalize_reward",
+        "num_actors",
+        "num_envs",
+        "hidden_sizes",
+        "eval_every",
+    ),
 )
 """What people change, beside the first of these that the algorithm has."""
 _COMMON_OF_ALGORITHMS = (
     *("learning_rate", "gamma", "minibatch_size", "epochs", "ent_coef", "clip_range", "gae_lambda", "buffer_size"),
     *("learning_starts", "updates_per_step", "max_grad_norm", "action_noise"),
 )
-_MAX_OF_ALGORITHM = 7
+_MAX_OF_ALGORITHM = 6
 
 
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
@@ -120,6 +128,8 @@ def run(arguments: argparse.Namespace) -> int:
         steps = f"{int(steps_of(result.metrics)):,} of {config.all_steps:,} steps"
         print(f"{result.stopped_by} stopped the run at {steps}; {again} goes on from there.")
     print(_what_next(result.run_dir))
+    if config.diagnose:
+        print("The report draws what --diagnose measured of each layer.")
     return 0
 
 
@@ -164,6 +174,8 @@ def _train_seeds(arguments: argparse.Namespace, config: TrainConfig) -> int:
             raise ValueError(f"`--{name}` can't be combined with `{other}` of several seeds. Received: --{name}")
     if not resume:
         _print_preset(arguments, config)
+        if len(arguments.seeds) == 1 and (seed := arguments.seeds[0]) > 1:
+            warn(f"--seeds {seed} is seed {seed} alone; {seed} seeds are --seeds 0-{seed - 1}")
     results = train_seeds(config, arguments.seeds, parallel=arguments.parallel or 1, resume=resume)
     say = Lines("stdout").say
     say(results.table())

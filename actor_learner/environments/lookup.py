@@ -162,6 +162,8 @@ def _unknown_id(env_id: str, env: str, module: ModuleType | None) -> str:
         near = closest(env_id, dir(module)) or near or (own[0] if len(own) == 1 else None)
     elif _OF_ROBOTICS.match(env_id):
         near = f"gymnasium_robotics:{env_id}"
+    elif os.path.isfile(f"{(file := env_id.removesuffix('.py'))}.py"):
+        near = f"{file}:NAME` with the class or function that makes the environment, or `{file}:Id-v0"
     hint = "write `module:Id-v0` if a module registers it, or `module:factory`."
     hint = f"did you mean `{prefix}{near}`?" if near else hint
     return f"{where}`{env_id}` is not a registered Gymnasium id; {hint} Received: env={env!r}"

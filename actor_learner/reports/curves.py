@@ -295,7 +295,7 @@ def _smoothed(run: _Run, metric: str, x: str, smoothing: float) -> tuple[Array, 
     names = run.names
     for name in (metric, X_AXES[x]):
         if name not in names:
-            hint = close_match(name, names) or f"; it has {', '.join(name for name in names if '/' not in name)}"
+            hint = close_match(name, names) or f"; it has {', '.join(names)}"
             raise ValueError(f"The run {run.path!r} has no such metric{hint}. Received: metric={name!r}")
     places, values = series(run.rows, metric, x)
     window = smoothing_window(values, smoothing)

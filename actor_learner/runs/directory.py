@@ -289,7 +289,7 @@ def _check_free(path: Path, config: TrainConfig) -> None:
 
 def runs_of(config: TrainConfig) -> Path:
     """Return the folder of an environment's runs: runs/<env>."""
-    return Path("runs") / re.sub(r"[^\w.-]+", "-", config.env_name).strip("-")
+    return Path("runs") / re.sub(r"[^\w.-]+", "-", config.env_name.removeprefix("__main__:")).strip("-")
 
 
 def free_run(config: TrainConfig, label: str) -> RunDirectory:

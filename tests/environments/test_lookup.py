@@ -42,6 +42,12 @@ class TestResolve:
     def test_unknown_id_without_a_close_match(self):
         assert "write `module:Id-v0`" in self.refused("Quux/Frobnicate-v0")
 
+    def test_a_module_alone_lacks_a_name(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "stock.py").touch()
+        assert "did you mean `stock:NAME` with the class or function" in self.refused("stock")
+        assert "did you mean `stock:NAME` with the class or function" in self.refused("stock.py")
+
     @pytest.mark.parametrize(
         ("package", "env", "extra"),
         [

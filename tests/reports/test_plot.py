@@ -79,8 +79,8 @@ def test_groups_are_environments_and_algorithms():
 
 def test_runs_with_different_metrics_are_one_line_that_names_the_run():
     make_run("a", [1.0, 2.0])
-    append_metrics(create_run(al.TrainConfig(run_dir="b")), {"env_steps": 1, "updates": 1, "other": 2.0})
-    with pytest.raises(ValueError, match="^The run 'b' has no such metric; it has env_steps, updates, other"):
+    append_metrics(create_run(al.TrainConfig(run_dir="b")), {"env_steps": 1, "updates": 1, "a/b": 2.0})
+    with pytest.raises(ValueError, match="^The run 'b' has no such metric; it has env_steps, updates, a/b"):
         read_curves(["a", "b"], ["loss"])
 
 

@@ -19,6 +19,7 @@ from actor_learner.runs.directory import (
     read_config,
     record_choices,
     record_finished,
+    runs_of,
 )
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.resume import start_run
@@ -45,6 +46,7 @@ def test_names_are_free_ones(tmp_path):
     first, second = create_run(config), create_run(config)
     assert str(first.path) == "runs/Acrobot-v1/a2c-7-1"
     assert str(second.path) == "runs/Acrobot-v1/a2c-7-2"
+    assert str(runs_of(config.replace(env=type("Room", (), {"__module__": "__main__"})))) == "runs/Room"
 
 
 @pytest.mark.parametrize(
