@@ -1,8 +1,8 @@
-"""Trains Stable-Baselines3's PPO or SAC, or SBX's SAC or TQC, with the Zoo's settings, and evaluates the policy.
+"""Trains SB3's PPO or SAC, or SBX's SAC, TQC or CrossQ, with the Zoo's settings, and evaluates the policy.
 
 The evaluation is that of `actor-learner evaluate`. Environments without velocities are learned by SB3-contrib's
-RecurrentPPO. SAC and TQC learn on one environment. Run by the interpreter of a venv with all of them: `python -m
-benchmarks.learning.sb3_zoo LIBRARY ALGORITHM ENV SEED STEPS EPISODES`; prints JSON.
+RecurrentPPO. SAC, TQC and CrossQ learn on one environment. Run by the interpreter of a venv with all of them:
+`python -m benchmarks.learning.sb3_zoo LIBRARY ALGORITHM ENV SEED STEPS EPISODES`; prints JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def settings_of(algorithm: str, env: str) -> dict[str, Any]:
     for name, value in settings.items():
         if isinstance(value, str) and value.startswith("lin_"):
             settings[name] = linear(float(value.removeprefix("lin_")))
-    if policy := settings.get("policy_kwargs"):
+    policy = settings.get("policy_kwargs", {})
+    if "activation_fn" in policy:
         policy["activation_fn"] = getattr(torch.nn, policy["activation_fn"])
     return settings
 
@@ -63,7 +64,8 @@ def main() -> None:
         envs = VecNormalize(envs, gamma=settings["gamma"])
     kind: Any = PPO if without_velocity is None else RecurrentPPO
     if algorithm != "ppo":
-        kind = getattr(importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[library]), algorithm.upper())
+        module = importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[library])
+        kind = getattr(module, {"crossq": "CrossQ"}.get(algorithm, algorithm.upper()))
     policy = "MlpPolicy" if without_velocity is None else "MlpLstmPolicy"
     model: Any = kind(policy, envs, device="cpu", seed=seed, **settings).learn(steps)
     played: Any = make_vec_env(made, n_envs=1, seed=1000)
