@@ -34,11 +34,6 @@ class Diagnosis:
         inside = {id(layer) for loop in loops for layer in contract.all_layers(loop)}
         self._relus = {name: layer for name, layer in found.items() if _is_relu(layer) and id(layer) not in inside}
 
-    @property
-    def step_names(self) -> list[str]:
-        """The names of the metrics of a step of all models."""
-        return [f"diagnose/{kind}/{name}" for kind in ("gradient_norm", "update_ratio") for name in self._trained]
-
     @contextlib.contextmanager
     def watching(self, leaves_out: Callable[[], bool] = lambda: False) -> Iterator[dict[str, Tensor]]:
         """Yield metrics, which are there on leaving: the share of units that were 0 in all rows, of each ReLU layer.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -106,13 +105,19 @@ class ReplayUpdate(Steps):
 
     def _learn(self, algorithm: OffPolicy, rows: Mapping[str, Nest], count: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Step through the minibatches. Returns means of the metrics, and the errors `[K, M]`."""
-        names = self._metric_names(rows)
+        names: list[str] = []
         slots, size = rows["reward"].shape
         numbers = np.arange(slots, dtype=np.int32)[:, None]
 
+        def learn(rows: Mapping[str, Nest], index: Tensor) -> tuple[Tensor, Tensor]:
+            metrics, error = self._step(algorithm, tree.map_structure(lambda leaf: leaf[index], dict(rows)))
+            names[:] = sorted(metrics)
+            return vector(metrics, names), error
+
+        learned = backend.traced(learn, self.state, dict(rows), np.int32(0))
+
         def step(index: Tensor, sums: Tensor, errors: Tensor) -> tuple[Tensor, ...]:
-            metrics, error = self._step(algorithm, _minibatch(rows, index))
-            values = vector(metrics, names)
+            values, error = learned(dict(rows), index)
             return index + 1, sums + values, ops.where(ops.equal(numbers, index), error[None], errors)
 
         start = (np.int32(0), np.zeros(len(names), np.float32), np.zeros((slots, size), np.float32))
@@ -181,29 +186,15 @@ class ReplayUpdate(Steps):
             return step(minibatch)
         names: list[str] = []  # the whole step is left out: an optimizer with momentum moves on gradients of 0, too
 
-        def probe(minibatch: dict[str, Nest]) -> None:
-            names.extend(sorted(step(dict(minibatch))))
+        def step_all(minibatch: dict[str, Nest]) -> Tensor:
+            metrics = step(dict(minibatch))
+            names[:] = sorted(metrics)
+            return vector(metrics, names)
 
-        def due() -> Tensor:
-            return vector(step(dict(minibatch)), names)
-
-        backend.trace_once(probe, minibatch)
+        stepped = backend.traced(step_all, self.state, minibatch)
         is_due = ops.equal(self._steps.value % every, 0)
-        values = backend.choose(is_due, due, lambda: ops.zeros((len(names),), "float32"), self.state)
+        values = backend.choose(
+            is_due, lambda: stepped(minibatch), lambda: ops.zeros((len(names),), "float32"), self.state
+        )
         self.every |= dict.fromkeys(names, every)
         return {name: values[index] for index, name in enumerate(names)}
-
-    def _metric_names(self, rows: Mapping[str, Nest]) -> list[str]:
-        """Return the names of the metrics, found by tracing a step in a graph that is thrown away."""
-        names: list[str] = []
-
-        def probe(rows: Mapping[str, Nest]) -> None:
-            names.extend(self._step(self._with_constants(), _minibatch(rows, 0))[0])
-
-        backend.trace_once(probe, rows)
-        return sorted(names)
-
-
-def _minibatch(rows: Mapping[str, Nest], index: Any) -> dict[str, Nest]:
-    found: dict[str, Nest] = tree.map_structure(lambda leaf: leaf[index], dict(rows))
-    return found

@@ -95,11 +95,6 @@ class Steps(ABC):
             if optimizer is not self._optimizer and isinstance(rate, keras.Variable):  # else each has a Keras schedule
                 optimizer.learning_rate.assign(rate.value)
 
-    def _with_constants(self) -> Any:
-        """Return the algorithm with a number for each schedule, for a graph that is thrown away."""
-        names = [name for name in self._algorithm.SCHEDULED if getattr(self._algorithm, name) is not None]
-        return self._algorithm.at(dict.fromkeys(names, 1.0))
-
     def _end(
         self,
         before: Snapshot,

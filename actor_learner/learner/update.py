@@ -188,11 +188,11 @@ class Update(Steps):
         self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor, num_minibatches: Tensor
     ) -> dict[str, Tensor]:
         """Step through the minibatches. Returns metrics as means over them, the one that ends the update included."""
-        names, can_end = self._probe(rows, order)
-        algorithm.check_metrics(names)
+        names: list[str] = []
+        ending: list[bool] = []
 
-        def learn(index: Tensor, sums: Tensor, count: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-            """Return whether the minibatch ends the update, None if none can, the sums of metrics, and their number."""
+        def learn(rows: dict[str, Nest], order: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+            """Learn from a minibatch. Returns whether it ends the update, and its metrics."""
             minibatch = self._minibatch(rows, order[index])
             trained = [variable for _, group in self._groups for variable in group]
             gradients, metrics = backend.gradients(lambda: self._loss(algorithm, minibatch), trained, self.state)
@@ -205,41 +205,37 @@ class Update(Steps):
                 for optimizer, group in self._groups:
                     apply_gradients(optimizer, list(itertools.islice(left, len(group))), group)
 
-            if (ends := algorithm.ends_update(metrics)) is None:
+            ends = algorithm.ends_update(metrics)
+            if ends is None:
                 apply()
             else:
                 backend.cond(ops.logical_not(ends), apply, self.state)
-            return ends, sums + vector(metrics | stepped(), names), count + 1.0
+            metrics |= stepped()
+            names[:], ending[:] = sorted(metrics), [ends is not None]
+            algorithm.check_metrics(names)
+            return ops.convert_to_tensor(ending[0] and ends), vector(metrics, names)
+
+        learned = backend.traced(learn, self.state, rows, order, np.int32(0))
+
+        def step(index: Tensor, sums: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            ends, metrics = learned(rows, order, index)
+            return ends, sums + metrics, count + 1.0
 
         nothing = tuple(map(ops.convert_to_tensor, (np.zeros(len(names), np.float32), np.float32(0.0))))
-        if can_end:
+        if ending[0]:
             start = (*map(ops.convert_to_tensor, (np.int32(0), np.bool_(False))), *nothing)
             _, _, sums, count = backend.while_loop(
                 lambda index, stopped, sums, count: ops.logical_and(index < num_minibatches, ops.logical_not(stopped)),
-                lambda index, stopped, sums, count: (index + 1, *learn(index, sums, count)),
+                lambda index, stopped, sums, count: (index + 1, *step(index, sums, count)),
                 start,
                 self.state,
             )
         else:
             sums, count = backend.repeat(
-                num_minibatches, order.shape[0], lambda *at: learn(*at)[1:], nothing, self.state
+                num_minibatches, order.shape[0], lambda *at: step(*at)[1:], nothing, self.state
             )
         means = sums / ops.maximum(count, 1.0)
         return {name: means[index] for index, name in enumerate(names)}
-
-    def _probe(self, rows: dict[str, Nest], order: Tensor) -> tuple[list[str], bool]:
-        """Return the names of a step's metrics, and if they can end an update, from a graph that is thrown away."""
-        names, ends = set[str](), list[bool]()
-        algorithm = self._with_constants()
-
-        def probe(rows: dict[str, Nest], order: Tensor) -> None:
-            loss, metrics = self._loss(algorithm, self._minibatch(rows, order[0]))
-            metrics["gradient_norm"] = loss
-            names.update(metrics, self._diagnosis.step_names)
-            ends.append(algorithm.ends_update(metrics) is not None)
-
-        backend.trace_once(probe, rows, order)
-        return sorted(names), any(ends)
 
     def _loss(self, algorithm: Algorithm, minibatch: dict[str, Nest]) -> tuple[Tensor, dict[str, Tensor]]:
         with self._diagnosis.watching() as dead_units:

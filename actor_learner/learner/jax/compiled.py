@@ -304,14 +304,6 @@ class _CompleteScope(keras.StatelessScope):  # type: ignore[misc]
         super().add_update(update)
 
 
-class _Probe(keras.StatelessScope):  # type: ignore[misc]
-    """Gives all variables' present values, which regularizers ask it for, and keeps what is assigned to itself."""
-
-    def get_current_value(self, variable: keras.Variable) -> Any:
-        found = super().get_current_value(variable)
-        return variable._value if found is None else found
-
-
 @contextlib.contextmanager
 def _complete_scopes(constants: _Constants) -> Iterator[None]:
     """Let scopes be complete meanwhile."""
@@ -458,15 +450,20 @@ def choose(predicate: Tensor, true: Callable[[], Tensor], false: Callable[[], Te
     return result
 
 
-def trace_once(function: Callable[..., None], *arguments: Nest) -> None:
-    """Trace `function` on tensors like the arguments, and throw the graph away."""
-
-    def probe(*arguments: Nest) -> None:
-        with _Probe(collect_losses=True, initialize_variables=False):
-            function(*arguments)
-
+def traced(function: Callable[..., Any], state: Variables, *arguments: Nest) -> Callable[..., Any]:
+    """Trace `function` on tensors like the arguments, and return what takes its place for others like these."""
     with jax.disable_jit(False):
-        jax.eval_shape(probe, *arguments)
+        graph, shape = jax.make_jaxpr(_pure(function, state), return_shape=True)(values_of(state), *arguments)
+    if jax.config.jax_disable_jit:
+        return function
+
+    def from_graph(*arguments: Nest) -> Any:
+        results = core.jaxpr_as_fun(graph)(*jax.tree.leaves((values_of(state), *arguments)))
+        values, result = jax.tree.unflatten(jax.tree.structure(shape), results)
+        _assign(state, values)
+        return result
+
+    return from_graph
 
 
 def map_chunks(

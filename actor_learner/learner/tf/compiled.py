@@ -253,15 +253,11 @@ def choose(predicate: Tensor, true: Callable[[], Tensor], false: Callable[[], Te
     return tf.cond(predicate, true, false)
 
 
-def trace_once(function: Callable[..., None], *arguments: Nest) -> None:
-    """Trace `function` on tensors like the arguments, and throw the graph away."""
-
-    def probe(*arguments: Nest) -> Tensor:
-        function(*arguments)
-        return tf.constant(0)
-
+def traced(function: Callable[..., Any], state: Variables, *arguments: Nest) -> Callable[..., Any]:
+    """Trace `function` on tensors like the arguments, and return what takes its place for others like these."""
     specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), arguments)
-    tf.function(probe, autograph=False).get_concrete_function(*specs)
+    graph = tf.function(function, autograph=False).get_concrete_function(*specs)
+    return function if tf.config.functions_run_eagerly() else graph
 
 
 def map_chunks(
