@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -51,6 +52,27 @@ def test_renormalization_is_over_any_axis_and_refuses_what_it_has_not():
         np.testing.assert_allclose(array(found).swapaxes(1, 2), array(expected), rtol=1e-5)
     with pytest.raises(ValueError, match="`renorm` must be left out"):
         al.BatchRenormalization(renorm=True)
+
+
+def test_each_loss_is_traced_once_that_of_a_delayed_step_too():
+    traced = Counter()
+
+    class Counted(al.CrossQ):
+        def groups(self):
+            def counted(group):
+                def loss(models, minibatch):
+                    traced[group.name] += 1
+                    return group.loss(models, minibatch)
+
+                return group._replace(loss=loss)
+
+            return tuple(map(counted, super().groups()))
+
+    learner = make_learner(Counted(**{**OFTEN, "updates_per_step": 1 / 32}))
+    for seed in range(4):
+        assert "critic_loss" in learner.update(batch(learner, seed))
+    assert set(traced) == {group.name for group in al.CrossQ().groups()}
+    assert set(traced.values()) == {1}
 
 
 def normalized(layer, x, training):
