@@ -213,7 +213,7 @@ class Update(Steps):
             metrics |= stepped()
             names[:], ending[:] = sorted(metrics), [ends is not None]
             algorithm.check_metrics(names)
-            return ops.convert_to_tensor(ending[0] and ends), vector(metrics, names)
+            return ops.convert_to_tensor(False if ends is None else ends), vector(metrics, names)
 
         learned = backend.traced(learn, self.state, rows, order, np.int32(0))
 
