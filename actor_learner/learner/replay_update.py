@@ -105,19 +105,19 @@ class ReplayUpdate(Steps):
 
     def _learn(self, algorithm: OffPolicy, rows: Mapping[str, Nest], count: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Step through the minibatches. Returns means of the metrics, and the errors `[K, M]`."""
-        names: list[str] = []
+        rows, names = dict(rows), list[str]()
         slots, size = rows["reward"].shape
         numbers = np.arange(slots, dtype=np.int32)[:, None]
 
-        def learn(rows: Mapping[str, Nest], index: Tensor) -> tuple[Tensor, Tensor]:
-            metrics, error = self._step(algorithm, tree.map_structure(lambda leaf: leaf[index], dict(rows)))
+        def learn(rows: dict[str, Nest], index: Tensor) -> tuple[Tensor, Tensor]:
+            metrics, error = self._step(algorithm, tree.map_structure(lambda leaf: leaf[index], rows))
             names[:] = sorted(metrics)
             return vector(metrics, names), error
 
-        learned = backend.traced(learn, self.state, dict(rows), np.int32(0))
+        learned = backend.traced(learn, self.state, rows, np.int32(0))
 
         def step(index: Tensor, sums: Tensor, errors: Tensor) -> tuple[Tensor, ...]:
-            values, error = learned(dict(rows), index)
+            values, error = learned(rows, index)
             return index + 1, sums + values, ops.where(ops.equal(numbers, index), error[None], errors)
 
         start = (np.int32(0), np.zeros(len(names), np.float32), np.zeros((slots, size), np.float32))

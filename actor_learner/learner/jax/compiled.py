@@ -365,17 +365,25 @@ def gradients(
             value, further = loss()
         return value, (further, [scope.get_current_value(variable) for variable in rest])
 
-    differentiate = jax.value_and_grad(pure, has_aux=True)
-    with jax.disable_jit(False):
-        graph, shape = jax.make_jaxpr(differentiate, return_shape=True)(values_of(variables))
-    if jax.config.jax_disable_jit:
-        (_, (further, assigned)), found = differentiate(values_of(variables))
-    else:
-        results = core.jaxpr_as_fun(graph)(*values_of(variables))
-        (_, (further, assigned)), found = jax.tree.unflatten(jax.tree.structure(shape), results)
+    differentiate, graph = _with_graph(jax.value_and_grad(pure, has_aux=True), values_of(variables))
+    (_, (further, assigned)), found = differentiate(values_of(variables))
     _assign(rest, assigned)
     zero = _constant_zeros(graph.jaxpr)[-len(variables) :]
     return [None if none else gradient for gradient, none in zip(found, zero, strict=True)], further
+
+
+def _with_graph(function: Callable[..., Any], *arguments: Nest) -> tuple[Callable[..., Any], Any]:
+    """Return what runs a pure function's graph, for arguments like these, and the graph; without jit, the function."""
+    with jax.disable_jit(False):
+        graph, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    if jax.config.jax_disable_jit:
+        return function, graph
+
+    def run(*arguments: Nest) -> Any:
+        results = core.jaxpr_as_fun(graph)(*jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(shape), results)
+
+    return run, graph
 
 
 def _constant_zeros(graph: Any) -> list[bool]:
@@ -452,18 +460,14 @@ def choose(predicate: Tensor, true: Callable[[], Tensor], false: Callable[[], Te
 
 def traced(function: Callable[..., Any], state: Variables, *arguments: Nest) -> Callable[..., Any]:
     """Trace `function` on tensors like the arguments, and return what takes its place for others like these."""
-    with jax.disable_jit(False):
-        graph, shape = jax.make_jaxpr(_pure(function, state), return_shape=True)(values_of(state), *arguments)
-    if jax.config.jax_disable_jit:
-        return function
+    run, _ = _with_graph(_pure(function, state), values_of(state), *arguments)
 
-    def from_graph(*arguments: Nest) -> Any:
-        results = core.jaxpr_as_fun(graph)(*jax.tree.leaves((values_of(state), *arguments)))
-        values, result = jax.tree.unflatten(jax.tree.structure(shape), results)
+    def on_state(*arguments: Nest) -> Any:
+        values, result = run(values_of(state), *arguments)
         _assign(state, values)
         return result
 
-    return from_graph
+    return on_state
 
 
 def map_chunks(
