@@ -39,22 +39,14 @@ USAGE = "actor-learner train [ENV] [--FLAG VALUE ...]"
 
 COMMON = (
     *("algorithm", "total_steps", "seed", "seeds", "device", "run_dir", "resume", "config"),
-    *(
-        "env_kwargs",
-        "normalize_observation",
-        "normalize_reward",
-        "num_actors",
-        "num_envs",
-        "hidden_sizes",
-        "eval_every",
-    ),
+    *("env_kwargs", "num_actors", "num_envs", "hidden_sizes", "eval_every"),
 )
 """What people change, beside the first of these that the algorithm has."""
 _COMMON_OF_ALGORITHMS = (
     *("learning_rate", "gamma", "minibatch_size", "epochs", "ent_coef", "clip_range", "gae_lambda", "buffer_size"),
     *("learning_starts", "updates_per_step", "max_grad_norm", "action_noise"),
 )
-_MAX_OF_ALGORITHM = 6
+_MAX_OF_ALGORITHM = 7
 
 
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
