@@ -289,8 +289,8 @@ class Learner:
         random_state = self._rng.bit_generator.state
         order, num_minibatches = self._minibatch_order(valid)
         with self._explaining_memory_errors(valid.shape), self._on_device():
-            values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched, on_policy))
-            self.meanwhile()
+            arguments = self._arguments(trajectory, order, num_minibatches, prefetched, on_policy)
+            values, finite = compiled(*arguments, meanwhile=self.meanwhile)
             result = _read_metrics(update, values, learned=num_minibatches > 0)
         if "undone" in result:
             self.not_finite = tuple(itertools.compress(update.checked_names, ~backend.to_numpy(finite)))

@@ -24,6 +24,7 @@ from actor_learner.benchmark.text import show
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.jax import checks
+from actor_learner.learner.ahead import weights_for
 from actor_learner.networks.contract import call_network
 from actor_learner.networks.step import PolicyStep
 from actor_learner.spaces.spaces import Spaces
@@ -495,3 +496,29 @@ def test_learning_gives_the_same_bytes_where_unrolls_begin_ahead(algorithm, tmp_
     for one, other in zip(ahead.network.get_weights(), after.network.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert begun == len(unrolls) - begun + 1  # PPO's last one begins ahead of the end; PQN's first one is dropped
+
+
+def test_an_unroll_begins_before_the_update_is_waited_for_and_a_failure_there_keeps_the_weights(monkeypatch):
+    events, wait, dispatch = [], jax.block_until_ready, DeviceActors._dispatch
+
+    def fails_once(result):
+        events.append("wait")
+        if len(events) == 2:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4 bytes.")
+        return wait(result)
+
+    with pool(Walk(), seed=3) as actors:
+        learner = al.Learner(actors.network, al.PPO(minibatch_size=32), action_space=actors.action_space)
+        batch, weights = actors.collect(), weights_for(actors, learner)
+        before = learner.flat_weights()
+        monkeypatch.setattr(jax, "block_until_ready", fails_once)
+        unroll = functools.partial(dispatch, actors._group)
+        monkeypatch.setattr(actors._group, "_dispatch", lambda weights: events.append("unroll") or unroll(weights))
+        with pytest.raises(MemoryError, match="too small"):
+            learner.update(batch)
+        np.testing.assert_array_equal(learner.flat_weights(), before)
+        learner.update(batch)
+        assert events == ["unroll", "wait", "wait"]  # an unroll is begun once
+        actors.publish(weights())
+        assert (learner.flat_weights() != before).any()
+        assert np.isfinite(actors.collect().reward).all()

@@ -74,7 +74,8 @@ class Compiled:
             self._traced[shapes] = traced
         return traced
 
-    def __call__(self, *arguments: Nest | Packed) -> Any:
+    def __call__(self, *arguments: Nest | Packed, meanwhile: Callable[[], object] = bool) -> Any:
+        """Return what the function returns. meanwhile: Called before the result is read, as on JAX."""
         arrays, shapes = arrays_of(arguments)
         tensors = [tf.constant(array) if isinstance(array, np.ndarray) else array for array in arrays]
         with _in_tf32() if self._tf32 else contextlib.nullcontext():
@@ -83,6 +84,7 @@ class Compiled:
             traced = self._trace(shapes, arrays, arguments)
             result = traced(*tensors) if self._is_compiled else compile_cache.call(traced, *tensors)
         self._is_compiled = True
+        meanwhile()
         return result
 
 
