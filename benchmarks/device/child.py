@@ -44,21 +44,25 @@ def ours(
         collected_ahead = options.get("max_policy_lag", 0)
         weights = weights_for(actors, learner)
 
-        def update() -> float:
-            """Make an update, and return the seconds in which it waited for its batch."""
-            started = time.perf_counter()
+        def update(*, learns: bool = True) -> None:
             batch = actors.collect()
-            waited = time.perf_counter() - started
-            learner.update(batch)
+            if learns:
+                learner.update(batch)
             actors.publish(weights())
-            return waited
+
+        def seconds_of(updates: int, **options: bool) -> float:
+            started = time.perf_counter()
+            for _ in range(updates):
+                update(**options)
+            return (time.perf_counter() - started) / updates
 
         def run(updates: int) -> Figures:
             for _ in range(collected_ahead + 1 if collected_ahead else 0):  # else the first batches cost nothing
                 update()
-            started = time.perf_counter()
-            rollout = sum(update() for _ in range(updates)) / updates
-            found = {"update": (time.perf_counter() - started) / updates, "rollout": rollout}
+            found = {"update": seconds_of(updates)}
+            if actors.acts_on_device:
+                update(learns=False)  # of an unroll that has begun
+                found["rollout"] = seconds_of(updates, learns=False)
             deadline = time.monotonic() + IDLE_SECONDS
             while not actors.idle and time.monotonic() < deadline:  # else they would slow down what comes next
                 time.sleep(0.001)
