@@ -41,28 +41,22 @@ def ours(
     )
     with al.ActorPool(env, num_envs=task.num_envs, unroll_length=task.unroll_length, **options) as actors:
         learner = al.Learner(actors.network, algorithm, action_space=actors.action_space, device=task.device)
-        collected_ahead = options.get("max_policy_lag", 0)
         weights = weights_for(actors, learner)
 
-        def update(*, learns: bool = True) -> None:
-            batch = actors.collect()
-            if learns:
-                learner.update(batch)
-            actors.publish(weights())
-
-        def seconds_of(updates: int, **options: bool) -> float:
+        def seconds_of(updates: int, learn: Callable[[Any], object]) -> float:
             started = time.perf_counter()
             for _ in range(updates):
-                update(**options)
-            return (time.perf_counter() - started) / updates
+                learn(actors.collect())
+                actors.publish(weights())
+            return (time.perf_counter() - started) / max(1, updates)
 
         def run(updates: int) -> Figures:
-            for _ in range(collected_ahead + 1 if collected_ahead else 0):  # else the first batches cost nothing
-                update()
-            found = {"update": seconds_of(updates)}
+            lag = options.get("max_policy_lag", 0)
+            seconds_of(lag + 1 if lag else 0, learner.update)  # else the first batches cost nothing
+            found = {"update": seconds_of(updates, learner.update)}
             if actors.acts_on_device:
-                update(learns=False)  # of an unroll that has begun
-                found["rollout"] = seconds_of(updates, learns=False)
+                seconds_of(1, id)  # an unroll that has begun
+                found["rollout"] = seconds_of(updates, id)
             deadline = time.monotonic() + IDLE_SECONDS
             while not actors.idle and time.monotonic() < deadline:  # else they would slow down what comes next
                 time.sleep(0.001)

@@ -11,6 +11,10 @@ from typing import NamedTuple
 PUBLISHED = tomllib.loads(Path(__file__).with_name("published.toml").read_text("utf-8"))
 
 
+def title(algorithm: str) -> str:
+    return {"crossq": "CrossQ"}.get(algorithm, algorithm.upper())
+
+
 class Published(NamedTuple):
     """A published return, of as many seeds as its source has. spread: Over these (0: not published)."""
 
@@ -25,7 +29,7 @@ class Published(NamedTuple):
 
     def __str__(self) -> str:
         spread = f" +- {self.spread:,g}" if self.spread else ""
-        return f"{self.source} {self.algorithm.upper()} ({self.kind}) {self.value:,.7g}{spread}"
+        return f"{self.source} {title(self.algorithm)} ({self.kind}) {self.value:,.7g}{spread}"
 
 
 FIGURES = [
