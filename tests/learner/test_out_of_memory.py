@@ -148,9 +148,9 @@ def test_a_run_without_room_is_saved_and_resumed(full, monkeypatch, tmp_path):
     )
     usual, calls = backend.Compiled.__call__, []
 
-    def run_once(self, *arguments):  # an update has arguments; the program that reads the weights has none
+    def run_once(self, *arguments, **options):  # an update has arguments; the program that reads the weights has none
         calls.append(arguments)
-        return usual(self, *arguments) if not arguments or sum(map(bool, calls)) < 3 else full()
+        return usual(self, *arguments, **options) if not arguments or sum(map(bool, calls)) < 3 else full()
 
     with monkeypatch.context() as patch:
         patch.setattr(backend.Compiled, "__call__", run_once)
