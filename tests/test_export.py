@@ -34,6 +34,7 @@ LOW, HIGH = np.array([-0.5, -2], np.float32), np.array([0.5, 0.25], np.float32)
 GAME = Dict(
     board=Box(-3, 3, (3,), np.float64),
     turn=Discrete(4, start=-1),
+    round=Discrete(3, start=2),
     action_mask=Tuple([MultiBinary(3), Box(0, 1, (2,), np.int8)]),
 )
 MOVES = Tuple([Discrete(3, start=7), Discrete(2), Box(-1, 1, (2,))])

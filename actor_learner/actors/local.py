@@ -39,7 +39,7 @@ class LocalActors(ActorGroup):
         self._undo = contextlib.ExitStack()
 
     def start(self) -> None:
-        startup = dataclasses.replace(self._startup, calls=self.calls.since(None))
+        startup = dataclasses.replace(self._startup, calls=self.calls.repeated())
         self._calls_passed_on = self.calls.count
         self._environments = make_environments(self._factory, startup)
         for environments in self._environments.values():

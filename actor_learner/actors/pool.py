@@ -403,7 +403,7 @@ class ActorPool:
     @property
     def calls(self) -> list[list[Any]]:
         """The calls that a new actor makes first, as JSON: name and arguments of each."""
-        return [[call.name, call.args] for call in self._group.calls.since(None)]
+        return [[call.name, call.args] for call in self._group.calls.repeated()]
 
     def repeat(self, calls: Iterable[Sequence[Any]]) -> None:
         """Make the calls of an earlier pool; those that the environments refuse are left out with a warning."""

@@ -66,11 +66,20 @@ class Calls:
         while size > MAX_CALLS_BYTES:
             size -= self._recent.pop(0)[2]
 
-    def since(self, number: int | None) -> tuple[Call, ...]:
-        """Return the calls after the first `number`; None: those that a new process repeats."""
-        is_kept = number is not None and self._recent and self._recent[0][0] <= number + 1
+    def since(self, number: int, until: int | None = None) -> tuple[Call, ...]:
+        """Return the calls after the first `number`, of the first `until`."""
+        is_kept = self._recent and self._recent[0][0] <= number + 1
         found = self._recent if is_kept else self._repeated.values()
-        return tuple(call for position, call, _ in found if position > (number or 0))
+        last = self.count if until is None else until
+        return tuple(call for position, call, _ in found if number < position <= last)
+
+    def repeated(self, until: int | None = None) -> tuple[Call, ...]:
+        """Return the calls that a new process repeats, of the first `until`, if these were a message's at most."""
+        if until is None:
+            return tuple(call for _, call, _ in self._repeated.values())
+        entries = [entry for entry in (*self._recent, *self._repeated.values()) if entry[0] <= until]
+        last = {_key(entry[1]): entry for entry in sorted(entries, key=lambda entry: entry[0])}
+        return tuple(call for _, call, _ in sorted(last.values(), key=lambda entry: entry[0]))
 
 
 def _key(call: Call) -> str:

@@ -2,6 +2,8 @@
 
 import functools
 import json
+import os
+import signal
 import warnings
 
 import gymnasium as gym
@@ -84,7 +86,9 @@ def test_all_calls_are_made_and_of_those_that_set_the_same_the_last_is_repeated(
     assert listed(calls.since(0)) == given
     assert listed(calls.since(4)) == given[4:]
     assert calls.since(8) == ()
-    assert listed(calls.since(None)) == [given[i] for i in (2, 3, 4, 6, 7)]
+    assert listed(calls.repeated()) == [given[i] for i in (2, 3, 4, 6, 7)]
+    assert listed(calls.since(1, 4)) == given[1:4]
+    assert listed(calls.repeated(4)) == [given[i] for i in (1, 2, 3)]
 
 
 def test_of_more_calls_than_fit_the_newest_are_repeated():
@@ -96,7 +100,7 @@ def test_of_more_calls_than_fit_the_newest_are_repeated():
 
     with pytest.warns(UserWarning, match="Only the newest calls of 'set_range' are repeated"):
         fill()
-    assert listed(calls.since(None))[-1] == ("set_range", "room", 699, 700)
+    assert listed(calls.repeated())[-1] == ("set_range", "room", 699, 700)
     assert listed(calls.since(698)) == [("set_range", "room", n, n + 1) for n in (698, 699)]
     assert len(encode(calls.since(0))) <= MAX_CALLS_BYTES
 
@@ -111,7 +115,7 @@ def test_numbers_are_places_only_after_a_text_and_a_long_curriculum_keeps_its_la
     calls.add(make_call("set_mass", ("joint", 2, 0.5)))
     calls.add(make_call("set_mass", ("joint", 1, 0.7)))
     expected = [("set_range", 1499, 1500), ("set_mass", "joint", 2, 0.5), ("set_mass", "joint", 1, 0.7)]
-    assert listed(calls.since(None)) == expected
+    assert listed(calls.repeated()) == expected
 
 
 @pytest.mark.parametrize("num_actors", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -157,7 +161,7 @@ def test_what_is_too_large_together_is_refused_and_changes_nothing():
     calls.add(make_call("a", ("x" * (MAX_CALLS_BYTES - 100),)))
     with pytest.raises(ValueError, match=rf"at most {MAX_CALLS_BYTES} bytes as JSON; .* Received: \d+ bytes with 'b'$"):
         calls.add(make_call("b", ("y" * 200,)))
-    assert [call.name for call in calls.since(None)] == ["a"]
+    assert [call.name for call in calls.repeated()] == ["a"]
     calls.add(make_call("a", ("y" * 200,)))
     calls.add(make_call("b", ("y" * 200,)))
 
@@ -238,6 +242,20 @@ def test_a_call_takes_effect_with_the_next_batch_that_is_handed_out(num_actors, 
     assert all((reward == reward[0, 0]).all() for reward in rewards)
     expected = [1] * (1 + lag) + list(range(10, 14 - lag))
     assert [reward[0, 0] for reward in rewards] == expected
+
+
+@pytest.mark.slow
+def test_a_replaced_actor_fills_the_columns_of_before_a_call_as_its_predecessor_would_have():
+    with pool(2, lag=1) as actors:
+        rewards = []
+        for number in range(10):
+            rewards.append(actors.collect().reward.copy())
+            actors.call("set_difficulty", 10 + number)
+            if number in (2, 5):
+                os.kill(actors.pids[0], signal.SIGKILL)
+            actors.publish(actors.network.get_weights())
+        assert actors.restart_count == 2
+    assert [set(reward.ravel()) for reward in rewards] == [{0}, {0}, *({number} for number in range(10, 18))]
 
 
 @pytest.mark.slow

@@ -160,7 +160,8 @@ class ClusterActors(ArenaActors):
             dataclasses.replace(self._startups[actor], incarnation=self._incarnations[actor] + takes_over)
             for actor in share.actors
         ]
-        calls, link.calls = self.calls.since(None), self.calls.count
+        before = self._memory.calls_before(share.actors)
+        calls, link.calls = self.calls.repeated(before), self.calls.count if before is None else before
         content = HostStart(startups, self._factory, self._token, tuple(sys.argv), self._settings, calls)
         self._broker.send("start", link.number, cloudpickle.dumps(content), cpus, node)
 
@@ -324,13 +325,13 @@ class ClusterActors(ArenaActors):
             assert self._local is not None
             self._local.assign(actor, batch, block, start)
             return
-        assignment = self._memory.assign(actor, batch, block, start)
+        assignment = self._memory.assign(actor, batch, block, start, self.calls.count)
         if share.link is not None:  # else its next host gets them
             self._send(share.link, actor, assignment)
 
     def _send(self, link: HostLink, actor: int, assignment: Assignment) -> None:
-        if calls := self.calls.since(link.calls):
-            link.calls = self.calls.count
+        if calls := self.calls.since(link.calls, assignment.calls):
+            link.calls = assignment.calls
             link.post(Frame(Kind.CALL), lambda: (encode(calls).encode(),))
         if link.version != assignment.version:
             link.version = assignment.version

@@ -85,10 +85,11 @@ class ProcessActors(ArenaActors):
     def payload(self, actor: int) -> bytes:
         """Return the startup of a new process of this actor, for `worker.main`."""
         self.starting.add(actor)
-        self._calls_passed_on[actor] = self.calls.count
+        before = self._memory.calls_before([actor])  # a later call isn't for the columns that it has to fill first
+        self._calls_passed_on[actor] = self.calls.count if before is None else before
         self._heartbeats.start(actor)
-        startup = self._startups[actor]
-        startup = dataclasses.replace(startup, incarnation=self._incarnation(actor), calls=self.calls.since(None))
+        startup, calls = self._startups[actor], self.calls.repeated(before)
+        startup = dataclasses.replace(startup, incarnation=self._incarnation(actor), calls=calls)
         return pickle.dumps((startup, sys.argv, self._factory))
 
     def receive(self, actor: int, message: Message, payload: Any) -> bool:
@@ -193,14 +194,14 @@ class ProcessActors(ArenaActors):
         self._record_restart(actor)
 
     def assign(self, actor: int, batch: int, block: int, start: int) -> None:
-        assignment = self._memory.assign(actor, batch, block, start)
+        assignment = self._memory.assign(actor, batch, block, start, self.calls.count)
         if actor in self._ready:  # else it gets them when it is
             self._send(actor, assignment)
 
     def _send(self, actor: int, assignment: Assignment) -> None:
-        if calls := self.calls.since(self._calls_passed_on[actor]):
+        if calls := self.calls.since(self._calls_passed_on[actor], assignment.calls):
             self._supervisor.send(actor, Message.CALL, encode(calls))
-            self._calls_passed_on[actor] = self.calls.count
+            self._calls_passed_on[actor] = assignment.calls
         self._supervisor.send(actor, Message.UNROLL, assignment)
 
     def end_early(self, block: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -73,13 +73,13 @@ class ArenaMemory:
     def version(self) -> int:
         return self.weights.newest.number
 
-    def assign(self, actor: int, batch: int, block: int, start: int) -> Assignment:
-        """Erase columns and return their assignment to an actor, by the newest version of the weights."""
+    def assign(self, actor: int, batch: int, block: int, start: int, calls: int = 0) -> Assignment:
+        """Erase columns and return their assignment to an actor, by the newest version of the weights, after calls."""
         if self._batches.get(block) != batch:
             self._batches[block] = batch
             self._stop_words[1 + block] = 0
         version = self.weights.hold_newest()
-        assignment = Assignment(batch, block, start, start + self._env_counts[actor], *version, self.opponents)
+        assignment = Assignment(batch, block, start, start + self._env_counts[actor], *version, self.opponents, calls)
         self._pending[actor][batch] = assignment
         self._erase(assignment)
         return assignment
@@ -127,6 +127,11 @@ class ArenaMemory:
     def pending(self, actor: int, batch: int) -> Assignment | None:
         """Return the columns of a batch that an actor hasn't filled yet."""
         return self._pending[actor].get(batch)
+
+    def calls_before(self, actors: Iterable[int]) -> int | None:
+        """Return the number of calls that came before the oldest of these actors' assignments; None without one."""
+        oldest = (assignment.calls for actor in actors for assignment in self._pending[actor].values())
+        return min(oldest, default=None)
 
     def is_pending(self, actor: int) -> bool:
         return bool(self._pending[actor])

@@ -39,6 +39,7 @@ class Assignment(NamedTuple):
     slot: int
     checksum: int
     opponents: tuple[tuple[int, int, int, float], ...] = ()  # as `environments.opponents.Opponent` lists them
+    calls: int = 0  # the calls of environments' methods that come before it
 
 
 class Done(NamedTuple):

@@ -68,8 +68,6 @@ def _draw(model: keras.Model, spaces: Spaces) -> dict[str, Array]:
     found = {name: np.ones((_ROWS, *x.shape[1:]), x.dtype) for name, x in model.input.items()}
     names = tensor_names(leaf.name for leaf in spaces.observation.leaves)
     for name, leaf, values in zip(names, spaces.observation.leaves, leaves, strict=True):
-        if leaf.start is not None:
-            values = values - leaf.start
         if leaf.path[:1] != (MASK_KEY,):  # numbers near a Box's bounds may overflow
             found[name] = (np.clip(values, -10, 10) if values.dtype.kind == "f" else values).astype(found[name].dtype)
     return found
