@@ -16,7 +16,6 @@ from actor_learner.environments.jax.checks import check_env
 from actor_learner.environments.jax.vector import reset_ended
 from actor_learner.learner.acting import DeviceStep
 from actor_learner.learner.jax.compiled import AXIS
-from actor_learner.networks.distributions import GREEDY
 from actor_learner.spaces.jax_env import JaxEnv
 from actor_learner.spaces.kinds import Box, middle
 from actor_learner.spaces.structure import MASK_KEY, Leaf
@@ -45,7 +44,7 @@ class Cut(NamedTuple):
     row: Tensor  # int32, -1: none
     observation: tuple[Tensor, ...]  # leaves of the last observations
     memory: tuple[Tensor, ...]  # leaves of the states in which they are seen
-    mask: tuple[Tensor, ...]  # bool, that of the last observations, where a greedy policy learns from it
+    mask: tuple[Tensor, ...]  # bool, that of the last observations, where there are masks
 
 
 class Rollout:
@@ -74,7 +73,6 @@ class Rollout:
         self._num_envs, self._steps, self._ladder = num_envs, steps, ladder
         self._devices, self._on_gpu = devices, "GPU" in step.device
         self._to_env = [_to_env(leaf, distribution) for leaf in self._spaces.action.leaves]
-        self._keeps_last_masks = self._spaces.masked and distribution == GREEDY
         self._masks_from_env = self._spaces.masked and not self._spaces.has_mask_leaf
         self.info_keys, self._expensive_resets = check_env(env, self._spaces, info_keys)
 
@@ -120,7 +118,7 @@ class Rollout:
             jnp.full((cuts, count), -1, jnp.int32),
             tuple(jnp.zeros((cuts, *leaf.shape), leaf.dtype) for leaf in carry.observation),
             tuple(jnp.zeros((cuts, *leaf.shape), leaf.dtype) for leaf in carry.memory),
-            (jnp.zeros((cuts, count, self._spaces.mask_size), bool),) if self._keeps_last_masks else (),
+            (jnp.zeros((cuts, count, self._spaces.mask_size), bool),) if self._spaces.masked else (),
         )
 
         first = carry, none, jnp.zeros(count, jnp.int32)
@@ -154,7 +152,7 @@ class Rollout:
         truncated = (stepped.truncated != 0) & ~terminated
         done = terminated | truncated
         reward = jnp.asarray(stepped.reward, jnp.float32)
-        last_mask = (self._mask(stepped.state, seen),) if self._keeps_last_masks else ()
+        last_mask = (self._mask(stepped.state, seen),) if self._spaces.masked else ()
         cut = _with_cut(cut, truncated, counts, row, (seen, tuple(acted.state), last_mask))
         state, observation = self._reset_ended(done, of_reset, index, stepped.state, seen)
         returns, lengths = before.returns + reward, before.lengths + 1.0
@@ -202,7 +200,7 @@ class Rollout:
         if MASK_KEY in found:
             following = jnp.expand_dims(self._mask(after.state, after.observation), 0)
             found[MASK_KEY] = jnp.concatenate([found[MASK_KEY], following])
-            found[f"final_{MASK_KEY}"] = cut.mask[0][last] if cut.mask else jnp.zeros_like(following[0])
+            found[f"final_{MASK_KEY}"] = cut.mask[0][last]
             choices = (slice(each.first_column, each.first_column + each.size) for each in self._spaces.masks.choices)
             masks = jnp.stack([found[MASK_KEY][..., columns].any(-1).all() for columns in choices]).all()
         numbers = (jnp.isfinite(found[name]).all() for name in ("reward", "behaviour_log_prob"))

@@ -62,7 +62,7 @@ class Numbers:
 class MaskedByEntry:
     """Of four actions, only the one that the state names and the next are allowed; the reward is 1 for that named.
 
-    The mask is an entry of the observation.
+    The mask is an entry of the observation. State 0 ends an episode, and state 1 cuts it off.
     """
 
     observation_space = gym.spaces.Dict(
@@ -77,7 +77,7 @@ class MaskedByEntry:
     def step(self, key, state, action):
         following = jax.random.randint(key, (), 0, 4)
         reward = (action == state).astype(jnp.float32)
-        return al.Step(following, self.seen(following), reward, following == 0, False)
+        return al.Step(following, self.seen(following), reward, following == 0, following == 1)
 
     def seen(self, state):
         return {"state": state, "action_mask": allowed(state).astype(jnp.int8)}
