@@ -102,7 +102,7 @@ class DeviceActors(ActorGroup):
         self._programs: dict[int, Any] = {}
         self._cuts = 1
         self._ahead: tuple[Tensor, Any] | None = None  # the weights of the next unroll, where it has begun, and it
-        self._guesses = 0.0  # of the weights of unrolls ahead: the right ones, less the wrong ones
+        self._wrong, self._skipped = 0, 0.0  # unrolls that aren't begun ahead: after the last wrong guess, and from now
 
     def spaces(self, seconds: float) -> dict[str, Spaces]:
         masked = hasattr(self._env, MASK_KEY) or has_mask_leaf(self._env.observation_space)
@@ -178,13 +178,16 @@ class DeviceActors(ActorGroup):
         self._version += 1
 
     def act_ahead(self, weights: Tensor) -> None:
-        if self._guesses < 0 or self._ahead is not None:
+        if self._ahead is not None or self.closed:
+            return
+        if self._skipped:
+            self._skipped -= 1
             return
         weights = self._assigned[0][-1] if self._assigned else weights
         try:
             self._ahead = weights, self._dispatch(weights)
         except MemoryError:  # it needs more than one unroll at a time
-            self._guesses = -math.inf
+            self._skipped = math.inf
 
     def assign(self, actor: int, batch: int, block: int, start: int) -> None:
         self._assigned.append((batch, block, self._version, self._weights))
@@ -225,7 +228,8 @@ class DeviceActors(ActorGroup):
         if self._ahead is None:
             return None
         (guess, begun), self._ahead = self._ahead, None
-        self._guesses += 1 if guess is weights else -1
+        self._wrong = 0 if guess is weights else 2 * self._wrong + 1
+        self._skipped = self._wrong
         return begun if guess is weights else None
 
     def _dispatch(self, weights: Tensor) -> tuple[Any, dict[str, Tensor]]:

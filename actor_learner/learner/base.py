@@ -288,18 +288,25 @@ class Learner:
         env_steps = valid_rows(valid)
         random_state = self._rng.bit_generator.state
         order, num_minibatches = self._minibatch_order(valid)
+        epsilon: dict[str, float] = {}
+
+        def go_on() -> None:
+            epsilon.update(self._set_epsilon(env_steps))
+            self.meanwhile()
+
         with self._explaining_memory_errors(valid.shape), self._on_device():
             arguments = self._arguments(trajectory, order, num_minibatches, prefetched, on_policy)
-            values, finite = compiled(*arguments, meanwhile=self.meanwhile)
+            values, finite = compiled(*arguments, meanwhile=go_on)
             result = _read_metrics(update, values, learned=num_minibatches > 0)
         if "undone" in result:
             self.not_finite = tuple(itertools.compress(update.checked_names, ~backend.to_numpy(finite)))
             self._rng.bit_generator.state = random_state
+            self._set_epsilon()
             return result
         self.not_finite = ()
         self.env_steps += env_steps
         self.updates += 1
-        result |= self._set_epsilon()
+        result |= epsilon
         if (rate := self.algorithm.adapted_learning_rate(result["learning_rate"], result)) is not None:
             with backend.device(self.device):
                 self.optimizer.learning_rate = np.float32(rate)
@@ -366,18 +373,20 @@ class Learner:
         """The env steps so far, and the gradient steps that were taken offline: what `total_steps` counts."""
         return self.env_steps + self.offline_steps
 
-    @property
-    def _progress_remaining(self) -> float:
-        return 1.0 if not self.total_steps else max(0.0, 1.0 - self.steps / self.total_steps)
+    def _progress_remaining(self, ahead: int = 0) -> float:
+        return 1.0 if not self.total_steps else max(0.0, 1.0 - (self.steps + ahead) / self.total_steps)
 
     def extend(self, total_steps: int) -> None:
         """Let the run have so many steps, by which epsilon and schedules go from now on."""
         self.total_steps = total_steps
         self._set_epsilon()
 
-    def _set_epsilon(self) -> dict[str, float]:
-        """Set the probability of random actions, which is published with the weights. Returns the metric."""
-        epsilon = self.algorithm.epsilon(self.env_steps, self._progress_remaining)
+    def _set_epsilon(self, ahead: int = 0) -> dict[str, float]:
+        """Set the probability of random actions so many env steps from now, which is published with the weights.
+
+        Returns the metric.
+        """
+        epsilon = self.algorithm.epsilon(self.env_steps + ahead, self._progress_remaining(ahead))
         if epsilon is None:
             return {}
         with self._on_device():

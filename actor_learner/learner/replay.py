@@ -290,7 +290,7 @@ class ReplayLearner(Learner):
             # Steps offline count as the env steps to which they would belong.
             target_steps = env_steps + round(self.offline_steps / self.algorithm.updates_per_step)
             move = self.algorithm.move_before_update(min(self._targets_at, target_steps), target_steps)
-            numbers = np.int32(count), np.float32(move), self._scheduled_at(self._progress_remaining)
+            numbers = np.int32(count), np.float32(move), self._scheduled_at(self._progress_remaining())
             others = packed((self._noise(*indices.shape), None), (numbers, None))
             values, finite, errors = compiled(fields, others)
             result = dict(zip(update.metric_names, map(float, backend.to_numpy(values)), strict=True))
@@ -339,7 +339,7 @@ class ReplayLearner(Learner):
 
     @property
     def _importance(self) -> float:
-        return self.algorithm.importance_exponent(self._progress_remaining)
+        return self.algorithm.importance_exponent(self._progress_remaining())
 
     def _send(self, buffer: ReplayBuffer, count: int, importance: float) -> tuple[Array, Packed]:
         """Draw minibatches. Returns their indices, and their fields on the device. Any thread may call it."""
@@ -425,7 +425,7 @@ class ReplayLearner(Learner):
 
     def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
         update, compiled, buffer = self._prepare_replay(trajectory)
-        numbers = np.int32(0), np.float32(0.0), self._scheduled_at(self._progress_remaining)
+        numbers = np.int32(0), np.float32(0.0), self._scheduled_at(self._progress_remaining())
         with self._on_device():
             noise = self._noise(self._slots, self.algorithm.minibatch_size)
             blank = self._fields(buffer.blank(self.algorithm.minibatch_size))

@@ -479,7 +479,7 @@ def test_a_run_is_trained_resumed_evaluated_and_reported(tmp_path):
 
 @pytest.mark.parametrize("algorithm", [al.PPO(minibatch_size=32), al.PQN(minibatch_size=32)])
 def test_learning_gives_the_same_bytes_where_unrolls_begin_ahead(algorithm, tmp_path, monkeypatch):
-    """Of PQN, whose epsilon changes after each update, no second unroll is begun for nothing."""
+    """PQN's epsilon changes after each update. None is begun for nothing but the one after the last update."""
     options = {
         "env": Masked(),
         "quiet": True,
@@ -488,15 +488,22 @@ def test_learning_gives_the_same_bytes_where_unrolls_begin_ahead(algorithm, tmp_
         "hidden_sizes": (8,),
         "total_steps": 640,
     }
-    unrolls, dispatch = [], DeviceActors._dispatch
+    unrolls, dispatch, taken, take = [], DeviceActors._dispatch, [], DeviceActors._take_ahead
+
+    def take_ahead(self, weights):
+        taken.append((found := take(self, weights)) is not None)
+        return found
+
+    monkeypatch.setattr(DeviceActors, "_take_ahead", take_ahead)
     monkeypatch.setattr(DeviceActors, "_dispatch", lambda self, weights: unrolls.append(1) or dispatch(self, weights))
     ahead = al.train(al.TrainConfig(run_dir=tmp_path / "ahead", algorithm=algorithm, **options))
-    begun = len(unrolls)
+    begun, updates = len(unrolls), 640 // (8 * T)
     monkeypatch.setattr(DeviceActors, "act_ahead", lambda self, weights: None)
     after = al.train(al.TrainConfig(run_dir=tmp_path / "after", algorithm=algorithm, **options))
     for one, other in zip(ahead.network.get_weights(), after.network.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert begun == len(unrolls) - begun + 1  # PPO's last one begins ahead of the end; PQN's first one is dropped
+    assert begun == len(unrolls) - begun + 1
+    assert taken == [False, *[True] * (updates - 1), *[False] * updates]
 
 
 def test_an_unroll_begins_before_the_update_is_waited_for_and_a_failure_there_keeps_the_weights(monkeypatch):

@@ -80,10 +80,11 @@ class Compiled:
         tensors = [tf.constant(array) if isinstance(array, np.ndarray) else array for array in arrays]
         with _in_tf32() if self._tf32 else contextlib.nullcontext():
             if tf.config.functions_run_eagerly():
-                return of_arrays(self._function, arguments, tf.bitcast)(tensors)
-            traced = self._trace(shapes, arrays, arguments)
-            result = traced(*tensors) if self._is_compiled else compile_cache.call(traced, *tensors)
-        self._is_compiled = True
+                result = of_arrays(self._function, arguments, tf.bitcast)(tensors)
+            else:
+                traced = self._trace(shapes, arrays, arguments)
+                result = traced(*tensors) if self._is_compiled else compile_cache.call(traced, *tensors)
+                self._is_compiled = True
         meanwhile()
         return result
 
