@@ -27,6 +27,7 @@ from actor_learner.actors.transport.batches import (
     Blocks,
 )
 from actor_learner.actors.transport.messages import Done
+from actor_learner.actors.transport.weights import check_finite
 from actor_learner.environments.calls import Call, CallError, Calls
 from actor_learner.environments.episodes import DEFAULT_KEY
 from actor_learner.environments.errors import EnvError
@@ -115,6 +116,7 @@ class DeviceActors(ActorGroup):
 
     def begin(self, plan: Plan, schedule: ColumnSchedule) -> Sequence[Blocks]:
         exported, step, self._schedule = plan.one_policy, plan.step, schedule
+        self._weight_shapes = exported.weight_shapes
         assert step is not None
         if exported.noise_hold > 1:
             raise refusal("noise_hold", "1 for environments in JAX", exported.noise_hold)
@@ -203,7 +205,8 @@ class DeviceActors(ActorGroup):
             self._schedule.finish(0, Done(batch, ended - started, 0.0, 0.0, waiting, ended=ended))
 
     def _unroll(self, weights: Tensor) -> Mapping[str, Tensor]:
-        """Return the arrays of the next unroll. Raises EnvError for numbers that aren't finite."""
+        """Return the arrays of the next unroll. Raises EnvError for numbers that aren't finite, ValueError for weights.
+        """
         begun = self._take_ahead(weights)
         while True:
             after, arrays = begun or self._dispatch(weights)
@@ -214,6 +217,7 @@ class DeviceActors(ActorGroup):
                 break
             self._cuts = int(cuts.max()) + 1  # where the first unroll has one, a later one may have one more
         if not fine.all():
+            check_finite(np.asarray(weights), self._weight_shapes)  # else the environment seems to be the cause
             name = CHECKED[int(np.argmin(fine.all(0)))]
             expected = "must allow an action" if name == MASK_KEY else "must be finite, and discrete values in range"
             where = "step it in actors (vectorization='sync') to see how it comes about"

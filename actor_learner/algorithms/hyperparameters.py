@@ -299,14 +299,17 @@ class Hyperparameters(NamedFields, ABC):
 
     def check_config(self, config: Any) -> None:
         """Raise ValueError for a `TrainConfig` with fields that this algorithm has no use for."""
-        kind = type(self).__name__
+        kind, hindsight = type(self).__name__, getattr(self, "hindsight", None)
         if config.critics is not None and not self.num_critics:
             raise refusal("critics", f"None for {kind}, which has none", config.critics)
         if config.init_buffer is not None and not self.REPLAYS:
             raise refusal("init_buffer", f"None for {kind}, which has no replay buffer", config.init_buffer)
-        if config.compute_reward is not None and getattr(self, "hindsight", None) is None:
+        if config.compute_reward is not None and hindsight is None:
             expected = "None without `hindsight` of an off-policy algorithm, which computes rewards of other goals"
             raise refusal("compute_reward", expected, config.compute_reward)
+        if config.acts_on_device and hindsight is not None:
+            expected = "None for an environment in JAX, which the learner's device steps (vectorization='sync' has"
+            raise refusal("hindsight", f"{expected} actors step it)", hindsight)
         if config.exploration is not None and (not self.REPLAYS or self.DISTRIBUTION[0] == "greedy"):
             raise refusal("exploration", f"None for {kind}; SAC, TQC, CrossQ and TD3 take one", config.exploration)
         if self.OWN_DISTRIBUTION:

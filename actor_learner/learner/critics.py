@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -85,12 +86,19 @@ def _depends_on_action(models: TrainedModels, critic: keras.Model, observation: 
 
 
 def check_own_weights(network: keras.Model, critics: Sequence[keras.Model]) -> None:
-    """Raise ValueError for critics without weights of their own."""
-    seen = {id(variable) for variable in network.trainable_variables}
+    """Raise ValueError for critics without weights, or statistics of batches, of their own."""
+
+    def moved(model: keras.Model) -> set[int]:
+        layers = [layer for layer in contract.layers_of(model, contract.BATCHES) if layer.trainable]
+        variables = itertools.chain(model.trainable_variables, *(layer.variables for layer in layers))
+        return {id(variable) for variable in variables}
+
+    seen = moved(network)
     for critic in critics:
-        own = {id(variable) for variable in critic.trainable_variables}
-        if not own or own & seen:
-            what = "sharing weights with the network or another critic" if own else "without a trainable weight"
+        own = moved(critic)
+        if not critic.trainable_variables or own & seen:
+            has_weights = critic.trainable_variables
+            what = "sharing weights with the network or another critic" if has_weights else "without a trainable weight"
             expected = "`critics` must return a new model at each call, with weights of its own"
             raise ValueError(f"{expected}. Received: {critic.name!r}, {what}")
         seen |= own

@@ -399,6 +399,19 @@ def test_settings_of_processes_are_refused(options, message):
         pool(Walk(), **options)
 
 
+def test_hindsight_is_refused_by_its_name():
+    with pytest.raises(ValueError, match="`hindsight` must be None for an environment in JAX"):
+        al.TrainConfig(env=Walk(), algorithm=al.SAC(hindsight="future"))
+
+
+def test_weights_that_are_not_finite_are_not_taken_for_the_environments_fault():
+    with pool(Walk()) as actors:
+        actors.collect()
+        actors.publish(jnp.full_like(jnp.asarray(actors._group._weights), jnp.nan))
+        with pytest.raises(ValueError, match=r"Weights must be finite; .* values of weights\[0\]"):
+            actors.collect()
+
+
 def test_a_method_of_an_environment_can_not_be_called():
     with pool(Walk()) as actors, pytest.raises(EnvError, match="those in JAX are pure functions"):
         actors.call("set_difficulty", 3)

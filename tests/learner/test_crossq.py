@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import keras
 import numpy as np
 import pytest
-from keras import ops
+from keras import layers, ops
 
 import actor_learner as al
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK
@@ -173,6 +174,17 @@ def test_policy_and_temperature_are_stepped_together_each_third_time():
 def test_hyperparameters_that_do_not_fit_are_one_line(fields, message):
     with pytest.raises(ValueError, match=message):
         al.CrossQ(**fields)
+
+
+def test_critics_that_share_statistics_are_refused():
+    normalization = layers.BatchNormalization(center=False, scale=False)
+
+    def sharing(*spaces):
+        own = al.default_critic(*spaces, hidden_sizes=(4,))
+        return keras.Model(own.input, layers.Dense(1)(normalization(own.output)))
+
+    with pytest.raises(ValueError, match="sharing weights with the network or another critic"):
+        make_learner(crossq(), critics=sharing).update(batch(make_learner(crossq())))
 
 
 def test_other_actions_and_critics_without_batches_are_refused(tmp_path):
