@@ -149,8 +149,9 @@ def evaluate(
             contract, or a `Policy`.
         env: As for `train`; by default the environment of the run directory.
         episodes: Number of episodes.
-        seed: Seeds the environments and, with `deterministic=False`, the actions. The noise of a `Policy` that is
-            passed in is afterwards what it was before.
+        seed: Seeds environment k with `seed` + k, whose later episodes go on from there, and, with
+            `deterministic=False`, the actions. The noise of a `Policy` that is passed in is afterwards what it was
+            before.
         deterministic: Takes the most probable action; False samples.
         num_envs: Number of environments that are stepped together; by default 8, or `episodes` if that is less. A
             factory of vector environments may build another number, or the number of the run's actors.

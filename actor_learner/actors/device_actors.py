@@ -205,8 +205,7 @@ class DeviceActors(ActorGroup):
             self._schedule.finish(0, Done(batch, ended - started, 0.0, 0.0, waiting, ended=ended))
 
     def _unroll(self, weights: Tensor) -> Mapping[str, Tensor]:
-        """Return the arrays of the next unroll. Raises EnvError for numbers that aren't finite, ValueError for weights.
-        """
+        """Return the arrays of the next unroll. Raises EnvError, or ValueError of weights, that aren't finite."""
         begun = self._take_ahead(weights)
         while True:
             after, arrays = begun or self._dispatch(weights)

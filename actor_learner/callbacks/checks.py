@@ -50,6 +50,12 @@ def check_rate(callbacks: Iterable[Any], algorithm: Any, optimizer: Any) -> None
     )
 
 
+def follows_schedule(learner: Any) -> bool:
+    """Return whether a schedule of the algorithm, if this is the run's only learner, writes its learning rate."""
+    algorithm = getattr(learner, "algorithm", None)
+    return algorithm is not None and algorithm.changes_learning_rate and getattr(algorithm, "desired_kl", None) is None
+
+
 def check_averages(callbacks: Iterable[Any], optimizer: Any) -> None:
     """Raise ValueError for SwapEMAWeights with an optimizer that keeps no averages."""
     if not getattr(optimizer, "use_ema", True) and any(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from actor_learner.callbacks import checks, state
 from actor_learner.callbacks.base import Callback
@@ -82,7 +83,8 @@ class RunCallbacks:
         self._reports = checks.reported(self._callbacks)
         self._names: list[str] = []
         self._reported: dict[str, float] = {}
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_rate = False
+        self._rate: float | None = None  # the learning rate of the last update, where a schedule writes it at each
         self._judging = {id(callback): needed for callback in self._callbacks if (needed := checks.needed(callback))}
         self._idle = set(self._judging)  # those that have had no value yet
         self._blind = [
@@ -152,6 +154,7 @@ class RunCallbacks:
 
     def next_update(self, *, first: bool = False) -> None:
         """Begins an update, and its epoch if it is the first of the epoch or of this process."""
+        self._warn_of_rate()
         epoch, batch = divmod(self._learner.updates, self._updates_per_epoch)
         if first or not batch:
             self.call("on_epoch_begin", epoch, {})
@@ -162,6 +165,8 @@ class RunCallbacks:
         if "undone" in metrics:
             self._update_undone(metrics)
             return
+        if not self._has_warned_of_rate and checks.follows_schedule(self._learner.members.get(ONLY_POLICY)):
+            self._rate = metrics.get("learning_rate")
         if trajectory is not None:
             self.call("on_update", trajectory, dict(metrics), but=self._blind)
         logs, batch = dict(metrics), (self._learner.updates - 1) % self._updates_per_epoch
@@ -214,6 +219,18 @@ class RunCallbacks:
                 "al.callbacks.Callback, and put it into the `logs` of on_train_batch_end.",
                 dropped[0],
             )
+
+    def _warn_of_rate(self) -> None:
+        """Warn, once, of a learning rate that a callback has set and that the schedule replaces at the next update."""
+        rate, self._rate = self._rate, None
+        if rate is None or float(ops.convert_to_numpy(self._learner.optimizer.learning_rate)) == rate:
+            return
+        self._has_warned_of_rate = True
+        _LOG.warning(
+            "A callback set the learning rate, but the schedule learning_rate=%r sets it anew at each update: leave "
+            "one of the two out.",
+            self._learner.algorithm.learning_rate,
+        )
 
     def _update_undone(self, metrics: dict[str, float]) -> None:
         """Call TerminateOnNaN alone: an undone update is no batch, but may have to end the run."""

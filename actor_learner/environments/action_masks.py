@@ -194,12 +194,25 @@ def find_method(vector_env: AnyVectorEnv) -> _Method | None:
         if isinstance(layer, SyncVectorEnv):
             if not all(env.has_wrapper_attr(METHOD) for env in layer.envs):
                 break
+            _check_owner(layer.envs[0])
             methods = [env.get_wrapper_attr(METHOD) for env in layer.envs]
             return functools.partial(_call_each, methods) if all(map(_is_method, methods)) else None
         method: Any = getattr(layer, METHOD, None)
         if _is_method(method):
             return lambda indices: _take(method(), indices)
     return None
+
+
+def _check_owner(env: Any) -> None:
+    """Raise ValueError for a method of an environment whose action space a wrapper changes: its masks don't fit."""
+    owner = env
+    while not hasattr(owner, METHOD):
+        owner = owner.env
+    if owner.action_space != env.action_space and _is_method(getattr(owner, METHOD)):
+        raise ValueError(
+            f"`{METHOD}` of {type(owner).__name__} is for its own actions, which a wrapper changes: give the wrapper "
+            f"one of its own, or `{METHOD} = None`. Received: {owner.action_space}, changed to {env.action_space}"
+        )
 
 
 def _is_method(value: Any) -> bool:
@@ -216,6 +229,8 @@ def warn_of_unused_masks(vector_env: AnyVectorEnv) -> None:
             f"Action masks aren't used: give a method {METHOD}(self), or an entry {MASK_KEY!r} of info or observation"
         )
         value = getattr(envs[0], "get_wrapper_attr", functools.partial(getattr, envs[0]))(found[0])
+        if value is None:  # it says itself that it has none
+            return
         what = "a method with arguments" if callable(value) and found[0] == METHOD else "an attribute"
         warnings.warn(f"{text}. Received: {what}, {found[0]}", UserWarning, stacklevel=4)
 

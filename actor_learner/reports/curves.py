@@ -275,7 +275,13 @@ def _curve(name: str, runs: Sequence[_Run], metric: str, x: str, band: Band, smo
     last = min(places[-1] for places, _, _ in each)
     if last < first:
         raise ValueError(f"The runs of {runs[0].env} with {name} have no range of {x} in common, so they have no mean")
-    longest = max(places[-1] for places, _, _ in each)
+    earliest, longest = min(places[0] for places, _, _ in each), max(places[-1] for places, _, _ in each)
+    if first - earliest > 0.2 * (last - earliest):
+        warnings.warn(
+            f"the curve of {runs[0].env} with {name} begins where its last run does, at {first:,.0f} {x}; "
+            f"the first begins at {earliest:,.0f}",
+            stacklevel=3,
+        )
     if longest > 1.2 * last:
         warnings.warn(
             f"the curve of {runs[0].env} with {name} ends where its shortest run does, at {last:,.0f} {x}; "

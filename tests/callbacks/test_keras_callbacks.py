@@ -227,6 +227,22 @@ def test_model_checkpoint_keeps_milestones_between_epochs(run):
     np.testing.assert_array_equal(trainable(run.result.network), run.watch.batches[7])
 
 
+class Slower(keras.callbacks.Callback):
+    """Sets the learning rate after each update."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.optimizer.learning_rate = 1e-5
+
+
+@pytest.mark.parametrize("rate", [1e-3, "linear_1e-3"])
+def test_a_callback_sets_the_rate_and_is_warned_once_where_a_schedule_does(tmp_path, rate, caplog):
+    algorithm = al.PPO(minibatch_size=32, epochs=1, learning_rate=rate)
+    al.train(config(tmp_path, [Slower()], algorithm=algorithm))
+    rates = [json.loads(line)["learning_rate"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert (rates[1] == pytest.approx(1e-5)) == (rate == 1e-3)
+    assert caplog.text.count("the schedule learning_rate='linear_1e-3' sets it anew") == (rate != 1e-3)
+
+
 def test_learning_rate_scheduler_sets_the_rate_of_the_compiled_update(run):
     assert [row["learning_rate"] for row in run.rows] == pytest.approx([0.1] * 9 + [0.0] * 6)
     changed = [bool((a != b).any()) for a, b in zip(run.watch.batches, run.watch.batches[1:], strict=False)]

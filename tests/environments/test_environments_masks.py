@@ -336,6 +336,22 @@ class TestRefused:
         with pytest.raises(EnvError, match="needs an action space with a Discrete or MultiDiscrete choice. Received: "):
             Environments(SerialVectorEnv([env])).reset(0)
 
+    def test_a_method_whose_actions_a_wrapper_changes(self):
+        class Fewer(gym.ActionWrapper):
+            def __init__(self, env):
+                super().__init__(env)
+                self.action_space = Discrete(2)
+
+        class Unmasked(Fewer):
+            action_masks = None
+
+        def environments(wrapper):
+            return Environments(sync([lambda: wrapper(Methodical([(5, True, False)]))], AutoresetMode.NEXT_STEP))
+
+        with pytest.raises(EnvError, match=r"`action_masks` of Methodical is for its own .* changed to Discrete\(2\)"):
+            environments(Fewer)
+        assert not environments(Unmasked).spaces.masked
+
     def test_a_mask_leaf_of_another_size(self):
         env = Masked([(5, True, False)], leaf=True)
         env.action_space = Discrete(7)

@@ -48,8 +48,9 @@ def test_mean_minimum_and_maximum_over_seeds():
 def test_runs_of_different_lengths_are_compared_where_both_have_steps():
     make_run("a", np.arange(11.0), first=0)
     make_run("b", np.arange(6.0) + 2.0, first=200)
-    with pytest.warns(
-        UserWarning, match="ends where its shortest run does, at 700 steps; the longest goes on to 1,000"
+    with (
+        pytest.warns(UserWarning, match="ends where its shortest run does, at 700 steps; the longest goes on to 1,000"),
+        pytest.warns(UserWarning, match="begins where its last run does, at 200 steps; the first begins at 0"),
     ):
         (curve,) = read_curves(["a", "b"])
     assert curve.x[0] == 200
