@@ -95,10 +95,9 @@ def check_own_weights(network: keras.Model, critics: Sequence[keras.Model]) -> N
 
     seen = moved(network)
     for critic in critics:
-        own = moved(critic)
-        if not critic.trainable_variables or own & seen:
-            has_weights = critic.trainable_variables
-            what = "sharing weights with the network or another critic" if has_weights else "without a trainable weight"
+        own, trained = moved(critic), critic.trainable_variables
+        if not trained or own & seen:
+            what = "sharing weights with the network or another critic" if trained else "without a trainable weight"
             expected = "`critics` must return a new model at each call, with weights of its own"
             raise ValueError(f"{expected}. Received: {critic.name!r}, {what}")
         seen |= own
