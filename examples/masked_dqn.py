@@ -56,7 +56,7 @@ def main(total_steps=60_000):
         total_steps=total_steps,
         num_actors=1,
         num_envs=8,
-        callbacks=[al.callbacks.MemoryLimit(4, "shrink_buffer")],
+        callbacks=[al.callbacks.MemoryLimit(8, "shrink_buffer")],
     )
     result = al.train(config)
     return al.evaluate(al.load_policy(result.run_dir), TwoViews, episodes=100)

@@ -34,7 +34,6 @@ LOW, HIGH = np.array([-0.5, -2], np.float32), np.array([0.5, 0.25], np.float32)
 GAME = Dict(
     board=Box(-3, 3, (3,), np.float64),
     turn=Discrete(4, start=-1),
-    round=Discrete(3, start=2),
     action_mask=Tuple([MultiBinary(3), Box(0, 1, (2,), np.int8)]),
 )
 MOVES = Tuple([Discrete(3, start=7), Discrete(2), Box(-1, 1, (2,))])
@@ -200,6 +199,14 @@ try:
 except ModuleNotFoundError as error:
     print(error.name)
 """
+
+
+def test_discrete_values_that_count_from_1_are_exported(tmp_path):
+    """A written model is tried out with values of the space: for others, ONNX makes another one-hot vector."""
+    pytest.importorskip("tf2onnx", reason="needs tf2onnx")
+    space = Discrete(3, start=1)
+    run = create_ended_run(tmp_path / "run", space, MOVES, default.default_network(space, MOVES, seed=1))
+    assert al.export(run, tmp_path / "exported", format="onnx").exists()
 
 
 def test_numpy_and_litert_alone_are_enough(litert_exports, tmp_path):
