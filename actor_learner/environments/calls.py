@@ -74,12 +74,12 @@ class Calls:
         return tuple(call for position, call, _ in found if number < position <= last)
 
     def repeated(self, until: int | None = None) -> tuple[Call, ...]:
-        """Return the calls that a new process repeats, of the first `until`, if these were a message's at most."""
-        if until is None:
-            return tuple(call for _, call, _ in self._repeated.values())
-        entries = [entry for entry in (*self._recent, *self._repeated.values()) if entry[0] <= until]
-        last = {_key(entry[1]): entry for entry in sorted(entries, key=lambda entry: entry[0])}
-        return tuple(call for _, call, _ in sorted(last.values(), key=lambda entry: entry[0]))
+        """Return the calls that a new process repeats, of the first `until`, as far as the recent ones are kept."""
+        last = self.count if until is None else until
+        later = {key for key, entry in self._repeated.items() if entry[0] > last}
+        earlier = {key: entry for entry in self._recent if entry[0] <= last and (key := _key(entry[1])) in later}
+        found = {key: entry for key, entry in self._repeated.items() if key not in later} | earlier
+        return tuple(call for _, call, _ in sorted(found.values(), key=lambda entry: entry[0]))
 
 
 def _key(call: Call) -> str:

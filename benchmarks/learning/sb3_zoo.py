@@ -22,6 +22,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
 
+from benchmarks.learning.rows import title
 from envs import velocity
 
 
@@ -65,7 +66,7 @@ def main() -> None:
     kind: Any = PPO if without_velocity is None else RecurrentPPO
     if algorithm != "ppo":
         module = importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[library])
-        kind = getattr(module, {"crossq": "CrossQ"}.get(algorithm, algorithm.upper()))
+        kind = getattr(module, title(algorithm))
     policy = "MlpPolicy" if without_velocity is None else "MlpLstmPolicy"
     model: Any = kind(policy, envs, device="cpu", seed=seed, **settings).learn(steps)
     played: Any = make_vec_env(made, n_envs=1, seed=1000)

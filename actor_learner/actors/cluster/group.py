@@ -160,8 +160,8 @@ class ClusterActors(ArenaActors):
             dataclasses.replace(self._startups[actor], incarnation=self._incarnations[actor] + takes_over)
             for actor in share.actors
         ]
-        before = self._memory.calls_before(share.actors)
-        calls, link.calls = self.calls.repeated(before), self.calls.count if before is None else before
+        link.calls = self._memory.calls_before(share.actors, self.calls.count)
+        calls = self.calls.repeated(link.calls)
         content = HostStart(startups, self._factory, self._token, tuple(sys.argv), self._settings, calls)
         self._broker.send("start", link.number, cloudpickle.dumps(content), cpus, node)
 

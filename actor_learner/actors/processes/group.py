@@ -85,8 +85,8 @@ class ProcessActors(ArenaActors):
     def payload(self, actor: int) -> bytes:
         """Return the startup of a new process of this actor, for `worker.main`."""
         self.starting.add(actor)
-        before = self._memory.calls_before([actor])  # a later call isn't for the columns that it has to fill first
-        self._calls_passed_on[actor] = self.calls.count if before is None else before
+        # A later call isn't for the columns that it has to fill first.
+        self._calls_passed_on[actor] = before = self._memory.calls_before([actor], self.calls.count)
         self._heartbeats.start(actor)
         startup, calls = self._startups[actor], self.calls.repeated(before)
         startup = dataclasses.replace(startup, incarnation=self._incarnation(actor), calls=calls)

@@ -128,10 +128,10 @@ class ArenaMemory:
         """Return the columns of a batch that an actor hasn't filled yet."""
         return self._pending[actor].get(batch)
 
-    def calls_before(self, actors: Iterable[int]) -> int | None:
-        """Return the number of calls that came before the oldest of these actors' assignments; None without one."""
-        oldest = (assignment.calls for actor in actors for assignment in self._pending[actor].values())
-        return min(oldest, default=None)
+    def calls_before(self, actors: Iterable[int], count: int) -> int:
+        """Return the number of calls, of `count`, that came before the oldest of these actors' assignments."""
+        assignments = (assignment.calls for actor in actors for assignment in self._pending[actor].values())
+        return min(assignments, default=count)
 
     def is_pending(self, actor: int) -> bool:
         return bool(self._pending[actor])
