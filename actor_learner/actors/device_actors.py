@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import time
 import warnings
 from collections import deque
@@ -32,6 +31,7 @@ from actor_learner.environments.calls import Call, CallError, Calls
 from actor_learner.environments.episodes import DEFAULT_KEY
 from actor_learner.environments.errors import EnvError
 from actor_learner.learner import backend
+from actor_learner.learner.ahead import Guess
 from actor_learner.spaces.jax_env import JaxEnv
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, has_mask_leaf
@@ -56,7 +56,7 @@ class DeviceBlock(Block):
         super().__init__(layout, {})
         rows, columns = layout.spec.unroll_length, layout.spec.num_envs
         self._zeros = zeros
-        self._constant: dict[str, Array] = {
+        self.constant: dict[str, Array] = {
             "valid": np.ones((rows, columns), bool),
             "env_index": np.arange(columns, dtype=np.int32),
             "policy_version": np.zeros(columns, np.int64),
@@ -67,14 +67,14 @@ class DeviceBlock(Block):
         """Take a rollout's arrays."""
         on_host = {name: np.asarray(arrays[name]) for name in arrays if name.startswith(_OF_EPISODES)}
         versions = np.full(self.layout.spec.num_envs, version, np.int64)
-        self.arrays = {**self._constant, **arrays, **on_host, "policy_version": versions}
+        self.arrays = {**self.constant, **arrays, **on_host, "policy_version": versions}
 
     def views(self) -> dict[str, Any]:
         """Return the arrays of the trajectory's fields."""
         return {name: self.arrays[name] for name in self.layout.spec.fields()}
 
     def blank_views(self) -> dict[str, Any]:
-        found = {**self._constant, **self._zeros()}
+        found = {**self.constant, **self._zeros()}
         return {name: found[name] for name in self.layout.spec.fields()}
 
     def erase(self, start: int = 0, stop: int | None = None) -> None:
@@ -102,8 +102,7 @@ class DeviceActors(ActorGroup):
         self._assigned: deque[tuple[int, int, int, Tensor]] = deque()
         self._programs: dict[int, Any] = {}
         self._cuts = 1
-        self._ahead: tuple[Tensor, Any] | None = None  # the weights of the next unroll, where it has begun, and it
-        self._wrong, self._skipped = 0, 0.0  # unrolls that aren't begun ahead: after the last wrong guess, and from now
+        self._ahead = Guess[tuple[Tensor, Any]]()  # the weights of the next unroll, and it
 
     def spaces(self, seconds: float) -> dict[str, Spaces]:
         masked = hasattr(self._env, MASK_KEY) or has_mask_leaf(self._env.observation_space)
@@ -179,17 +178,15 @@ class DeviceActors(ActorGroup):
                 self._weights = backend.to_device(np.array(weights))
         self._version += 1
 
-    def act_ahead(self, weights: Tensor) -> None:
-        if self._ahead is not None or self.closed:
-            return
-        if self._skipped:
-            self._skipped -= 1
-            return
-        weights = self._assigned[0][-1] if self._assigned else weights
-        try:
-            self._ahead = weights, self._dispatch(weights)
-        except MemoryError:  # it needs more than one unroll at a time
-            self._skipped = math.inf
+    def act_ahead(self, weights: Tensor) -> tuple[Block, bool] | None:
+        if self.closed:
+            return None
+        guess = self._assigned[0][-1] if self._assigned else weights
+        if (begun := self._ahead.begin(lambda: (guess, self._dispatch(guess)))) is None:
+            return None
+        block = DeviceBlock(self._layout, self._zeros)
+        block.arrays = block.constant | begun[1][1]
+        return block, guess is weights
 
     def assign(self, actor: int, batch: int, block: int, start: int) -> None:
         self._assigned.append((batch, block, self._version, self._weights))
@@ -206,7 +203,8 @@ class DeviceActors(ActorGroup):
 
     def _unroll(self, weights: Tensor) -> Mapping[str, Tensor]:
         """Return the arrays of the next unroll. Raises EnvError, or ValueError of weights, that aren't finite."""
-        begun = self._take_ahead(weights)
+        ahead = self._ahead.take(lambda begun: begun[0] is weights)
+        begun = ahead and ahead[1]
         while True:
             after, arrays = begun or self._dispatch(weights)
             begun = None
@@ -225,15 +223,6 @@ class DeviceActors(ActorGroup):
             )
         self._carry = after
         return arrays
-
-    def _take_ahead(self, weights: Tensor) -> tuple[Any, dict[str, Tensor]] | None:
-        """Return the unroll that has begun with these weights; None if it has others, and is dropped, or none has."""
-        if self._ahead is None:
-            return None
-        (guess, begun), self._ahead = self._ahead, None
-        self._wrong = 0 if guess is weights else 2 * self._wrong + 1
-        self._skipped = self._wrong
-        return begun if guess is weights else None
 
     def _dispatch(self, weights: Tensor) -> tuple[Any, dict[str, Tensor]]:
         """Return what the next unroll will give: the state after it, and its arrays."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from actor_learner.actors.transport.batches import BlockLayout, Blocks, share_of
+from actor_learner.actors.transport.batches import Block, BlockLayout, Blocks, share_of
 from actor_learner.actors.transport.messages import Done
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, Calls
@@ -183,8 +183,11 @@ class ActorGroup(Protocol):
     def publish(self, weights: Array) -> None:
         """Copy the next version of all policies' weights, one float32 vector, for the actors."""
 
-    def act_ahead(self, weights: Tensor) -> None:
-        """Begin the next unroll, as if these weights on the device were published next."""
+    def act_ahead(self, weights: Tensor) -> tuple[Block, bool] | None:
+        """Begin the next unroll, as if these weights on the device were published next.
+
+        Returns its block, and whether these weights act there; None where nothing is begun.
+        """
         raise RuntimeError(f"{type(self).__name__} doesn't act on the learner's device")
 
     @abc.abstractmethod

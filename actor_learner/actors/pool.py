@@ -537,13 +537,18 @@ class ActorPool:
         """True if the learner's device steps the environments, which are written in JAX."""
         return self._group.acts_on_device
 
-    def act_ahead(self, weights: Tensor) -> None:
+    def act_ahead(self, weights: Tensor) -> tuple[Trajectory, bool] | None:
         """Begin the next unroll of environments in JAX, as if these `device_weights` were published next.
 
         If others are, or a tensor that equals it but is another, the unroll is dropped. Call it while the device
         computes an update, as `learner.meanwhile` is called.
+
+        Returns the batch that `collect` will return then, whose arrays the device still computes, and whether these
+        weights act in it, for `learner.update_ahead`; None where no unroll is begun.
         """
-        self._group.act_ahead(weights)
+        if (begun := self._group.act_ahead(weights)) is None:
+            return None
+        return self._trajectories((begun[0],))[ONLY_POLICY], begun[1]
 
     def set_opponents(self, weights: Mapping[int, float], frozen: Mapping[int, Array] | None = None) -> None:
         """Have the columns that are assigned from now on played against these opponents, with `self_play`.

@@ -1,12 +1,13 @@
-"""While the device computes: the order of the next batch's rows, its copy to the device, and its unroll there."""
+"""While the device computes: the next batch's order of rows, its copy to the device, or its unroll and update there."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -23,6 +24,39 @@ Draw = Callable[[Array, np.random.Generator], Order]
 
 _POLL_SECONDS = 0.0005
 _THREAD_TIMEOUT = 60.0  # seconds, for a thread that only draws numbers
+
+
+_T = TypeVar("_T")
+
+
+class Guess(Generic[_T]):
+    """What is begun before it is asked for. After each wrong guess in a row it pauses twice as long."""
+
+    def __init__(self) -> None:
+        self._begun: _T | None = None
+        self._wrong, self._skipped = 0, 0.0  # what isn't begun: after the last wrong guess, and from now
+
+    def begin(self, begin: Callable[[], _T]) -> _T | None:
+        """Return what `begin` returns, for `take`; None where something waits for it, or in a pause."""
+        if self._begun is not None:
+            return None
+        if self._skipped:
+            self._skipped -= 1
+            return None
+        with contextlib.suppress(MemoryError):
+            self._begun = begin()
+            return self._begun
+        self._skipped = math.inf  # the device's memory is too small for two at a time
+        return None
+
+    def take(self, fits: Callable[[_T], bool]) -> _T | None:
+        """Return what has begun, if it fits. It is dropped otherwise."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return None
+        fitting = fits(begun)
+        self._skipped = self._wrong = 0 if fitting else 2 * self._wrong + 1
+        return begun if fitting else None
 
 
 class OrderAhead:
@@ -55,11 +89,18 @@ class OrderAhead:
 def weights_for(actors: ActorPool, learner: Any) -> Callable[[], Any]:
     """Return the function that gives the learner's weights for `actors.publish`: a `Learner`'s, or a `Team`'s.
 
-    Environments in JAX get them on the device, and begin their next unroll while it computes an update.
+    Environments in JAX get them on the device, and begin their next unroll while it computes an update. The update of
+    that unroll is begun, too.
     """
     if not actors.acts_on_device:
         return learner.flat_weights  # type: ignore[no-any-return]
-    learner.meanwhile = lambda: actors.act_ahead(learner.device_weights())
+
+    def go_on() -> None:
+        weights = learner.device_weights()
+        if (upcoming := actors.act_ahead(weights)) is not None:
+            learner.update_ahead(*upcoming)
+
+    learner.meanwhile = go_on
     return learner.device_weights  # type: ignore[no-any-return]
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import keras
 import numpy as np
 from gymnasium.spaces import Space
+from keras import ops, tree
 
 from actor_learner.algorithms import optimizers
 from actor_learner.algorithms.base import Algorithm
@@ -22,7 +23,7 @@ from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.config.pool_checks import check_sequences, check_tf32
 from actor_learner.learner import backend
-from actor_learner.learner.ahead import OrderAhead
+from actor_learner.learner.ahead import Guess, OrderAhead
 from actor_learner.learner.batch import num_environments, packed, packed_fields, sent
 from actor_learner.learner.cost import multiplications
 from actor_learner.learner.owned import Owned, check_apart, trained
@@ -43,7 +44,7 @@ from actor_learner.system.fields import check_count, check_flag
 from actor_learner.system.files import Entry, write_folder_atomically
 from actor_learner.system.keras_import import check_floatx
 from actor_learner.system.policies import ONLY_POLICY
-from actor_learner.system.types import Array, Tensor
+from actor_learner.system.types import Array, Nest, Tensor
 
 
 class _Prefetched(NamedTuple):
@@ -52,6 +53,19 @@ class _Prefetched(NamedTuple):
     trajectory: Trajectory
     log_prob: Array
     fields: Packed
+
+
+_Settings = tuple[dict[str, Array], dict[str, np.float32]]  # of columns, and of schedules
+
+
+class _Begun(NamedTuple):
+    """An update that the device computes. random_states: before it and after it."""
+
+    trajectory: Trajectory
+    settings: _Settings
+    random_states: tuple[Any, Any]
+    num_minibatches: int
+    computed: Any
 
 
 class Learner:
@@ -169,6 +183,7 @@ class Learner:
         self._compiled: backend.Compiled | None = None
         self._read_vector: Callable[[], Tensor] | None = None
         self._prefetched: _Prefetched | None = None
+        self._ahead = Guess[_Begun]()
         self._row_shapes: dict[str, tuple[int, ...]] = {}
         self._state_shapes: tuple[tuple[int, ...], ...] = ()
         self._return_statistics = return_statistics
@@ -284,33 +299,66 @@ class Learner:
         """
         prefetched = self._take_prefetched(trajectory)
         trajectory, update, compiled = self._prepare(trajectory)
-        valid = trajectory.valid
-        env_steps = valid_rows(valid)
-        random_state = self._rng.bit_generator.state
-        order, num_minibatches = self._minibatch_order(valid)
+        env_steps = valid_rows(trajectory.valid)
+        before = self._rng.bit_generator.state, self.env_steps, self.updates
         epsilon: dict[str, float] = {}
 
         def go_on() -> None:
-            epsilon.update(self._set_epsilon(env_steps))
+            epsilon.update(self._set_epsilon())
             self.meanwhile()
 
-        with self._explaining_memory_errors(valid.shape), self._on_device():
-            arguments = self._arguments(trajectory, order, num_minibatches, prefetched, on_policy)
-            values, finite = compiled(*arguments, meanwhile=go_on)
-            result = _read_metrics(update, values, learned=num_minibatches > 0)
+        result = {"undone": 1.0}
+        try:
+            with self._explaining_memory_errors(trajectory.valid.shape), self._on_device():
+                begun = self._ahead.take(lambda begun: self._fits(begun, trajectory, on_policy))
+                begun = begun or self._begin_update(trajectory, on_policy, prefetched)
+                self._rng.bit_generator.state = begun.random_states[1]
+                self.env_steps += env_steps  # as the variables: `meanwhile` sees all as after the update
+                self.updates += 1
+                values, finite = compiled.finish(begun.computed, meanwhile=go_on)
+                result = _read_metrics(update, values, learned=begun.num_minibatches > 0)
+        finally:
+            if "undone" in result:
+                self._rng.bit_generator.state, self.env_steps, self.updates = before
+                self._set_epsilon()
         if "undone" in result:
             self.not_finite = tuple(itertools.compress(update.checked_names, ~backend.to_numpy(finite)))
-            self._rng.bit_generator.state = random_state
-            self._set_epsilon()
             return result
         self.not_finite = ()
-        self.env_steps += env_steps
-        self.updates += 1
         result |= epsilon
         if (rate := self.algorithm.adapted_learning_rate(result["learning_rate"], result)) is not None:
             with backend.device(self.device):
                 self.optimizer.learning_rate = np.float32(rate)
         return result
+
+    def update_ahead(self, trajectory: Trajectory, on_policy: Any = False) -> None:
+        """Have the device compute the update of a batch that it still collects, before `update` is called with it.
+
+        Nothing changes until then. If something was assigned meanwhile, or a field is another, what was begun is
+        dropped. Call it from `meanwhile`, with what `ActorPool.act_ahead` returns.
+        """
+        if self._has_statistics:
+            with self._explaining_memory_errors(trajectory.valid.shape), self._on_device():
+                self._ahead.begin(lambda: self._begin_update(trajectory, on_policy))
+
+    def _begin_update(self, trajectory: Trajectory, on_policy: Any, prefetched: Packed | None = None) -> _Begun:
+        """Have the device compute an update. On JAX, nothing changes until it is finished."""
+        assert self._compiled is not None
+        before = self._rng.bit_generator.state
+        order, num_minibatches = self._minibatch_order(trajectory.valid)
+        random_states = before, self._rng.bit_generator.state
+        self._rng.bit_generator.state = before
+        settings = self._settings(trajectory, on_policy)
+        arguments = self._arguments(trajectory, order, num_minibatches, settings, prefetched)
+        return _Begun(trajectory, settings, random_states, num_minibatches, self._compiled.begin(*arguments))
+
+    def _fits(self, begun: _Begun, trajectory: Trajectory, on_policy: Any) -> bool:
+        """Return whether the update that was begun is the one that would begin now."""
+        assert self._compiled is not None
+        same_order = begun.random_states[0] == self._rng.bit_generator.state
+        then = begun.settings, begun.trajectory._asdict() | {"policy_version": None}
+        now = self._settings(trajectory, on_policy), trajectory._asdict() | {"policy_version": None}
+        return same_order and _are_same(then, now) and self._compiled.fits(begun.computed)
 
     def prefetch(self, trajectory: Trajectory) -> None:
         """Copy a batch to the device. If the next update is of this batch, it uses the copy.
@@ -365,7 +413,7 @@ class Learner:
         trajectory, update, compiled = self._prepare(trajectory)
         order = self._no_order(trajectory.valid)
         with self._on_device():
-            compiled.trace(*self._arguments(trajectory, order, 0))
+            compiled.trace(*self._arguments(trajectory, order, 0, self._settings(trajectory, False)))
         return (*(name for name in update.metric_names if name != "undone"), *self._set_epsilon())
 
     @property
@@ -373,20 +421,17 @@ class Learner:
         """The env steps so far, and the gradient steps that were taken offline: what `total_steps` counts."""
         return self.env_steps + self.offline_steps
 
-    def _progress_remaining(self, ahead: int = 0) -> float:
-        return 1.0 if not self.total_steps else max(0.0, 1.0 - (self.steps + ahead) / self.total_steps)
+    def _progress_remaining(self) -> float:
+        return 1.0 if not self.total_steps else max(0.0, 1.0 - self.steps / self.total_steps)
 
     def extend(self, total_steps: int) -> None:
         """Let the run have so many steps, by which epsilon and schedules go from now on."""
         self.total_steps = total_steps
         self._set_epsilon()
 
-    def _set_epsilon(self, ahead: int = 0) -> dict[str, float]:
-        """Set the probability of random actions so many env steps from now, which is published with the weights.
-
-        Returns the metric.
-        """
-        epsilon = self.algorithm.epsilon(self.env_steps + ahead, self._progress_remaining(ahead))
+    def _set_epsilon(self) -> dict[str, float]:
+        """Set the probability of random actions, which is published with the weights. Returns the metric."""
+        epsilon = self.algorithm.epsilon(self.env_steps, self._progress_remaining())
         if epsilon is None:
             return {}
         with self._on_device():
@@ -570,19 +615,23 @@ class Learner:
         trajectory: Trajectory,
         order: Array,
         num_minibatches: int,
+        settings: _Settings,
         prefetched: Packed | None = None,
-        on_policy: Any = False,
     ) -> tuple[Packed, Packed]:
         """Return the compiled update's arguments. prefetched: The batch's fields on the device, if they are there."""
+        columns, scheduled = settings
+        fields = prefetched or packed_fields(trajectory, greedy=self._greedy)
+        return fields, packed((columns, 0), (order, 1), ((np.int32(num_minibatches), scheduled), None))
+
+    def _settings(self, trajectory: Trajectory, on_policy: Any) -> _Settings:
+        """Return what an update takes beside the batch's fields and its order: of columns, and of schedules."""
         columns = {}
         if self.tf32 or contract.computes_in(self.network, "bfloat16"):  # actors act in float32
             columns["on_policy"] = np.broadcast_to(np.asarray(on_policy, bool), trajectory.reward.shape[1:])
         rows, remaining = trajectory.valid.size, 1.0
         if self.total_steps:  # 1 - (k - 1) / N at update k of N; rows that only reset don't count as steps
             remaining = max(0.0, 1.0 - self.env_steps / rows / math.ceil(self.total_steps / rows))
-        numbers = np.int32(num_minibatches), self._scheduled_at(remaining)
-        fields = prefetched or packed_fields(trajectory, greedy=self._greedy)
-        return fields, packed((columns, 0), (order, 1), (numbers, None))
+        return columns, self._scheduled_at(remaining)
 
     def _scheduled_at(self, progress_remaining: float) -> dict[str, np.float32]:
         """Return the values of schedules; the learning rate only where a schedule writes it.
@@ -710,6 +759,15 @@ class Learner:
                 "Which layers are trainable must not change after the Learner was built; build a new Learner. "
                 f"Received: {len(now)} trainable weights, {len(self._trainable)} when it was built"
             )
+
+
+def _are_same(one: Nest, other: Nest) -> bool:
+    """Return whether nests hold the same tensors, and equal arrays and numbers."""
+    leaves, others = tree.flatten(one), tree.flatten(other)
+    pairs = zip(leaves, others, strict=False)
+    return len(leaves) == len(others) and all(
+        a is b or (not (ops.is_tensor(a) or ops.is_tensor(b)) and np.array_equal(a, b)) for a, b in pairs
+    )
 
 
 def valid_rows(valid: Array) -> int:

@@ -24,7 +24,7 @@ from actor_learner.benchmark.text import show
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.jax import checks
-from actor_learner.learner.ahead import weights_for
+from actor_learner.learner.ahead import Guess, weights_for
 from actor_learner.networks.contract import call_network
 from actor_learner.networks.step import PolicyStep
 from actor_learner.spaces.spaces import Spaces
@@ -491,8 +491,8 @@ def test_a_run_is_trained_resumed_evaluated_and_reported(tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", [al.PPO(minibatch_size=32), al.PQN(minibatch_size=32)])
-def test_learning_gives_the_same_bytes_where_unrolls_begin_ahead(algorithm, tmp_path, monkeypatch):
-    """PQN's epsilon changes after each update. None is begun for nothing but the one after the last update."""
+def test_learning_gives_the_same_bytes_where_unrolls_and_updates_begin_ahead(algorithm, tmp_path, monkeypatch):
+    """PQN's epsilon changes after each update. Only the unroll and the update after the last one begin for nothing."""
     options = {
         "env": Masked(),
         "quiet": True,
@@ -501,22 +501,76 @@ def test_learning_gives_the_same_bytes_where_unrolls_begin_ahead(algorithm, tmp_
         "hidden_sizes": (8,),
         "total_steps": 640,
     }
-    unrolls, dispatch, taken, take = [], DeviceActors._dispatch, [], DeviceActors._take_ahead
+    unrolls, updates, taken, take = [], [], [], Guess.take
+    dispatch, begin = DeviceActors._dispatch, al.Learner._begin_update
 
-    def take_ahead(self, weights):
-        taken.append((found := take(self, weights)) is not None)
+    def logged_take(self, fits):
+        taken.append((found := take(self, fits)) is not None)
         return found
 
-    monkeypatch.setattr(DeviceActors, "_take_ahead", take_ahead)
+    monkeypatch.setattr(Guess, "take", logged_take)
     monkeypatch.setattr(DeviceActors, "_dispatch", lambda self, weights: unrolls.append(1) or dispatch(self, weights))
+    monkeypatch.setattr(al.Learner, "_begin_update", lambda self, *given: updates.append(1) or begin(self, *given))
     ahead = al.train(al.TrainConfig(run_dir=tmp_path / "ahead", algorithm=algorithm, **options))
-    begun, updates = len(unrolls), 640 // (8 * T)
+    count = 640 // (8 * T)
+    first_unrolls, first_updates = len(unrolls), len(updates)
+    assert taken == [False, False, *[True] * 2 * (count - 1)]  # an unroll, an update, and so on
     monkeypatch.setattr(DeviceActors, "act_ahead", lambda self, weights: None)
     after = al.train(al.TrainConfig(run_dir=tmp_path / "after", algorithm=algorithm, **options))
+    assert (first_unrolls, first_updates) == (len(unrolls) - first_unrolls + 1, count + 1)
+    assert len(updates) == first_updates + count
     for one, other in zip(ahead.network.get_weights(), after.network.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert begun == len(unrolls) - begun + 1
-    assert taken == [False, *[True] * (updates - 1), *[False] * updates]
+
+
+def halve_weights(learner, batch):
+    learner.network.set_weights([weight / 2 for weight in learner.network.get_weights()])
+
+
+def lower_rate(learner, batch):
+    learner.optimizer.learning_rate = 1e-5
+
+
+def clip_rewards(learner, batch):
+    return batch._replace(reward=jnp.clip(batch.reward, 0.0, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("change", "rate", "dropped"),
+    [
+        (lambda learner, batch: None, "linear_1e-3", False),
+        (halve_weights, 3e-4, True),
+        (lower_rate, 3e-4, True),
+        (clip_rewards, 3e-4, True),
+        (lambda learner, batch: learner.extend(2000), 3e-4, False),  # nothing depends on it
+        (lambda learner, batch: learner.extend(2000), "linear_1e-3", True),
+        (lambda learner, batch: learner.update(batch) and None, 3e-4, True),
+    ],
+)
+def test_an_update_that_was_begun_is_dropped_where_something_changes_what_it_learns(change, rate, dropped, monkeypatch):
+    def learned(ahead):
+        taken, fits = [], al.Learner._fits
+        monkeypatch.setattr(al.Learner, "_fits", lambda *given: taken.append(fits(*given)) or taken[-1])
+        with pool(Walk(), seed=3) as actors:
+            algorithm = al.PPO(minibatch_size=32, learning_rate=rate)
+            learner = al.Learner(actors.network, algorithm, action_space=actors.action_space, total_steps=1000)
+            weights = weights_for(actors, learner)
+            if not ahead:
+                learner.meanwhile = bool
+            for number in range(4):
+                batch = actors.collect()
+                if number == 2 and (changed := change(learner, batch)) is not None:
+                    batch = changed
+                learner.update(batch)
+                actors.publish(weights())
+        monkeypatch.setattr(al.Learner, "_fits", fits)
+        return learner, taken
+
+    learner, taken = learned(ahead=True)
+    other, none = learned(ahead=False)
+    np.testing.assert_array_equal(learner.flat_weights(), other.flat_weights())
+    assert (learner.env_steps, learner.updates, none) == (other.env_steps, other.updates, [])
+    assert all(taken) is not dropped
 
 
 def test_an_unroll_begins_before_the_update_is_waited_for_and_a_failure_there_keeps_the_weights(monkeypatch):
@@ -538,6 +592,7 @@ def test_an_unroll_begins_before_the_update_is_waited_for_and_a_failure_there_ke
         with pytest.raises(MemoryError, match="too small"):
             learner.update(batch)
         np.testing.assert_array_equal(learner.flat_weights(), before)
+        assert (learner.env_steps, learner.updates) == (0, 0)
         learner.update(batch)
         assert events == ["unroll", "wait", "wait"]  # an unroll is begun once
         actors.publish(weights())

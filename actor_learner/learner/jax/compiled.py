@@ -11,7 +11,7 @@ import operator
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +103,15 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     return jnp.sqrt(2.0 * sum(half_square_sum(tensor.astype(jnp.float32)) for tensor in tensors))
 
 
+class _Begun(NamedTuple):
+    """What a program returns: the new values of its variables, and the result. before: The variables' values then."""
+
+    before: list[Tensor]
+    vectors: dict[str, Tensor]
+    values: list[Tensor]
+    result: Any
+
+
 class Compiled:
     """A function of tensors as one program, compiled once for each shape of its arguments.
 
@@ -146,15 +155,13 @@ class Compiled:
     def _precision(self) -> Any:
         return jax.default_matmul_precision("tensorfloat32") if self._tf32 else contextlib.nullcontext()
 
-    def __call__(self, *arguments: Nest | Packed, meanwhile: Callable[[], object] = bool) -> Any:
-        """Return what the function returns. It may read NumPy arrays where they are, until it returns.
+    def __call__(self, *arguments: Nest | Packed) -> Any:
+        """Return what the function returns. It may read NumPy arrays where they are, until it returns."""
+        return self.finish(self.begin(*arguments))
 
-        meanwhile: Called while the device computes; it sees the variables' new values, and may have the device go on.
-        """
-        for key, (variable, value) in self._constants.items():
-            if variable._value is not value:
-                check_unchanged(variable.path, value, variable._value)
-                self._constants[key] = variable, variable._value
+    def begin(self, *arguments: Nest | Packed) -> _Begun:
+        """Have the device compute the function. Nothing is assigned until `finish`."""
+        self._check_constants()
         arrays, shapes = arrays_of(arguments)
         program: Any = self._programs.get(shapes)
         if jax.config.jax_disable_jit:
@@ -168,14 +175,32 @@ class Compiled:
         if not _on_cpu():
             for leaf in jax.tree.leaves(result):
                 leaf.copy_to_host_async()  # asked for when the result is ready, a copy takes 0.1 ms longer
-        self._state.assign(vectors, values)
+        return _Begun(before, vectors, values, result)
+
+    def _check_constants(self) -> None:
+        for key, (variable, value) in self._constants.items():
+            if variable._value is not value:
+                check_unchanged(variable.path, value, variable._value)
+                self._constants[key] = variable, variable._value
+
+    def fits(self, begun: _Begun) -> bool:
+        """Return whether no variable was assigned to since `begin`."""
+        self._check_constants()
+        return not any(map(operator.is_not, begun.before, self._state.values))
+
+    def finish(self, begun: _Begun, meanwhile: Callable[[], object] = bool) -> Any:
+        """Return what the function returns.
+
+        meanwhile: Called while the device computes; it sees the variables' new values, and may have the device go on.
+        """
+        self._state.assign(begun.vectors, begun.values)
         try:
             meanwhile()
-            jax.block_until_ready(result)
+            jax.block_until_ready(begun.result)
         except Exception:  # memory may run out only now; then the variables keep their values
-            self._state.put_back(before)
+            self._state.put_back(begun.before)
             raise
-        return result
+        return begun.result
 
 
 def eagerly(on: bool) -> Any:

@@ -74,8 +74,8 @@ class Compiled:
             self._traced[shapes] = traced
         return traced
 
-    def __call__(self, *arguments: Nest | Packed, meanwhile: Callable[[], object] = bool) -> Any:
-        """Return what the function returns. meanwhile: Called before the result is read, as on JAX."""
+    def __call__(self, *arguments: Nest | Packed) -> Any:
+        """Return what the function returns."""
         arrays, shapes = arrays_of(arguments)
         tensors = [tf.constant(array) if isinstance(array, np.ndarray) else array for array in arrays]
         with _in_tf32() if self._tf32 else contextlib.nullcontext():
@@ -85,6 +85,18 @@ class Compiled:
                 traced = self._trace(shapes, arrays, arguments)
                 result = traced(*tensors) if self._is_compiled else compile_cache.call(traced, *tensors)
                 self._is_compiled = True
+        return result
+
+    def begin(self, *arguments: Nest | Packed) -> Any:
+        """Return these arguments: `finish` computes. On JAX, the device does from now on."""
+        return arguments
+
+    def fits(self, begun: Any) -> bool:
+        return True
+
+    def finish(self, begun: Any, meanwhile: Callable[[], object] = bool) -> Any:
+        """Return what the function returns. meanwhile: Called before the result is read."""
+        result = self(*begun)
         meanwhile()
         return result
 
