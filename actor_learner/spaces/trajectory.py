@@ -130,6 +130,12 @@ class Trajectory(NamedTuple):
     initial_state: tuple[Array, ...] | None = None
     final_action_mask: Array | None = None
 
+    def __repr__(self) -> str:
+        """Return the fields that are there, with the dtype and shape of each array."""
+        described = map_fields(lambda _, array: f"{getattr(array, 'dtype', 'list')}{list(np.shape(array))}", self)
+        named = described._asdict()
+        return f"{type(self).__name__}({', '.join(f'{key}={value}' for key, value in named.items() if value)})"
+
     def copy(self) -> Trajectory:
         """Return a copy with its own memory, which stays valid after the pool's next `collect()`."""
         return map_fields(lambda name, array: np.array(array), self)

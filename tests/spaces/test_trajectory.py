@@ -38,6 +38,14 @@ def test_a_copy_shares_no_memory():
         assert not np.shares_memory(getattr(copy, name), field)
 
 
+def test_a_printed_trajectory_is_its_fields_shapes():
+    trajectory = random_trajectory(HYBRID, steps=3, columns=2)
+    text = repr(trajectory._replace(reward=[[0.0, 1.0]], action_mask=None))
+    assert "reward=list[1, 2], terminated=bool[3, 2]" in text
+    assert "policy_version=int64[2]" in text
+    assert "action_mask" not in text
+
+
 def test_composites_are_nested_again_without_a_copy():
     observation_space = Dict(
         {"image": Box(0, 255, (2, 2, 1), np.uint8), "rest": Tuple((Discrete(3), Box(-1, 1, (2,))))}
