@@ -48,12 +48,19 @@ if TYPE_CHECKING:
     from actor_learner.spaces.trajectory import Trajectory
 
 
+_NEEDED = {"eval_episodes": "eval_every", "memory_size": "memory", "histogram_updates": "tensorboard"}
+
+
 def check_run(config: TrainConfig, *, resume: bool, change: Collection[str] = ()) -> None:
     """Raise an error if a run can't start, and write nothing. Prepare the compile cache. change: as for `start_run`."""
     if resume:
         check_resume(config, change=change)
     else:
         check_run_dir(config)
+    for name, needed in _NEEDED.items():
+        if (given := getattr(config, name)) != getattr(TrainConfig, name) and not (found := getattr(config, needed)):
+            text = f"`{name}` has no effect without `{needed}`. Received: {name}={given!r}, {needed}={found!r}"
+            warnings.warn(text, stacklevel=3)
     resolve_env(**config.env_arguments)
     check_listens(config.ray_address)
     check_memory(config.local_actors)

@@ -131,3 +131,13 @@ def test_a_function_that_returns_no_network_is_named(tmp_path, algorithm):
     )
     with pytest.raises(ValueError, match="`network` must be a keras.Model. Received: network=None"):
         al.train(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "needed"), [("eval_episodes", 3, {"eval_every": 9}), ("memory_size", 8, {"memory": "gru"})]
+)
+def test_a_setting_that_needs_another_one_warns_without_it(name, value, needed, tmp_path, recwarn):
+    build.check_run(al.TrainConfig(run_dir=tmp_path / "run", **{name: value}, **needed), resume=False)
+    assert not recwarn
+    with pytest.warns(UserWarning, match=f"`{name}` has no effect without `{next(iter(needed))}`. Received: {name}="):
+        build.check_run(al.TrainConfig(run_dir=tmp_path / "run", **{name: value}), resume=False)
