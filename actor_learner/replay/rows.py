@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,28 +14,6 @@ from actor_learner.system.types import Array
 _COLOURS = 3
 _MIN_REPEATED_SHARE = 0.5  # of the rows; images of which fewer show the frames of the row before aren't stacks
 _MIN_TELLING_ROWS = 4  # rows by which it is settled whether images are stacks
-
-
-class LeafStore(Protocol):
-    """One leaf of the observations of `columns` columns: `T + 1` rows, and row `T + 1`, which ended an episode."""
-
-    nbytes: int
-
-    def write(self, first: int, values: Array, final: Array | None, final_row: Array) -> Array:
-        """Replace the columns from `first` on. Returns which rows are kept, bool `[T + 2, b]`.
-
-        values: `[T + 1, b, ...]`. final: `[b, ...]`, the observation after the row `final_row [b]`, if it isn't -1.
-        """
-
-    def take(self, row: Array, column: Array) -> Array:
-        """Return the observations `[n, ...]` of these rows and columns, int64 `[n]` each."""
-
-    def of_columns(self, order: Array) -> LeafStore:
-        """Return memory of these columns alone, where -1 stands for an empty one; this memory's contents are lost."""
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """The arrays that hold the columns on their second axis, by name."""
 
 
 def leaf_store(
@@ -67,7 +45,10 @@ def of_columns(stored: Array, order: Array) -> Array:
 
 
 class WholeRows:
-    """Each row as it is."""
+    """Each row as it is: a leaf of the observations of `columns` columns of `steps` + 1 rows.
+
+    A further row, the last one, holds the observation that ended an episode.
+    """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], steps: int, columns: int) -> None:
         self._rows = np.zeros((steps + 2, columns, *shape), dtype)
@@ -75,6 +56,10 @@ class WholeRows:
         self.nbytes = self._rows.nbytes
 
     def write(self, first: int, values: Array, final: Array | None, final_row: Array) -> Array:
+        """Replace the columns from `first` on. Returns which rows are kept, bool `[T + 2, b]`.
+
+        values: `[T + 1, b, ...]`. final: `[b, ...]`, the observation after the row `final_row [b]`, if it isn't -1.
+        """
         stop = first + values.shape[1]
         self._rows[:-1, first:stop] = values
         if final is not None:
@@ -82,10 +67,12 @@ class WholeRows:
         return np.ones((len(self._rows), values.shape[1]), bool)
 
     def take(self, row: Array, column: Array) -> Array:
+        """Return the observations `[n, ...]` of these rows and columns, int64 `[n]` each."""
         flat = self._rows.reshape(len(self._rows) * self._columns, *self._rows.shape[2:])
         return flat.take(row * self._columns + column, axis=0)
 
     def of_columns(self, order: Array) -> WholeRows:
+        """Return memory of these columns alone, where -1 stands for an empty one; this memory's contents are lost."""
         steps, _, *shape = self._rows.shape
         kept = WholeRows(tuple(shape), self._rows.dtype, steps - 2, 0)
         kept._rows, kept._columns = of_columns(self._rows, order), len(order)
@@ -94,11 +81,12 @@ class WholeRows:
 
     @property
     def arrays(self) -> dict[str, Array]:
+        """The arrays that hold the columns on their second axis, by name."""
         return {"rows": self._rows}
 
 
 class Frames:
-    """Each frame once, and for each row the places of its frames.
+    """The same as `WholeRows`, of stacks of frames: each frame once, and for each row the places of its frames.
 
     A column has places for the frames of its first stack, for one more of each later row, and for the last frame of
     `final`; frames that are all zero share a place. Rows that need more of them, as those do that follow a reset whose
@@ -213,3 +201,7 @@ class Frames:
         frames = flat.take(places * self._columns + column[:, None], axis=0)
         stacks = frames.reshape(*places.shape, *self._picture)
         return np.ascontiguousarray(np.moveaxis(stacks, 1, self._axis + 1))
+
+
+LeafStore = WholeRows | Frames
+"""The memory of one leaf of the observations."""
