@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from actor_learner.reports.status import RunStatus, line
 
@@ -23,24 +23,11 @@ _WIDTH = 90
 _PRE = '<pre style="line-height: 1.25; white-space: pre; overflow-x: auto; font-family: monospace">{code}</pre>'
 
 
-class Display(Protocol):
-    """Shows a run. When its stream can't be written any more (a closed terminal), it goes quiet and sets `gone`."""
-
-    gone: bool
-
-    def draw(self, status: Callable[[], RunStatus], note: str = "") -> None:
-        """Show the run as it is now, with a sentence below. Calls `status` only when it is time to draw."""
-
-    def say(self, text: str) -> None: ...
-
-    def close(self, status: RunStatus | None, note: str = "") -> None:
-        """Show the final status, if there is one, and release the stream."""
-
-
 class Lines:
     """Prints a line every few seconds to the current `sys.<stream>`, so that notebooks and tests capture it.
 
-    view_at_end: the whole view comes last, instead of a line. gone: nothing is printed.
+    view_at_end: the whole view comes last, instead of a line. gone: nothing is printed; like a terminal, it goes quiet
+    and sets this when its stream can't be written any more.
     """
 
     def __init__(self, stream: str = "stderr", *, view_at_end: bool = False, gone: bool = False) -> None:
@@ -48,6 +35,7 @@ class Lines:
         self._due = 0.0
 
     def draw(self, status: Callable[[], RunStatus], note: str = "") -> None:
+        """Show the run as it is now, with a sentence below. Calls `status` only when it is time to draw."""
         now = time.monotonic()
         if now >= self._due and not self.gone and (seen := status()).steps:
             self._due = now + LINE_INTERVAL_SECONDS
@@ -62,6 +50,7 @@ class Lines:
             self.gone = True
 
     def close(self, status: RunStatus | None, note: str = "") -> None:
+        """Show the final status, if there is one, and release the stream."""
         if status is not None:
             self.say(_plain(status, note) if self._view_at_end else line(status))
 
@@ -218,6 +207,9 @@ class Notebook:
             self._output = display.display(view, raw=True, display_id=True)
         else:
             self._output.update(view, raw=True)
+
+
+Display = Lines | Terminal | Notebook
 
 
 def _html(status: RunStatus, note: str) -> dict[str, str]:
