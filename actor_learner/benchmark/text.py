@@ -13,10 +13,11 @@ from actor_learner.benchmark.measure import Measured
 from actor_learner.benchmark.roofline import NAMES, Prospect
 from actor_learner.benchmark.whole import LEARNER, Span, process_order
 from actor_learner.reports.bottleneck import Bottleneck, bottleneck
-from actor_learner.reports.plot import COLOURS, FORMATS, STYLE, check_package
+from actor_learner.reports.plot import COLOURS, STYLE, checked_output
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import write_atomically
+from actor_learner.system.installation import check_package
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -190,8 +191,7 @@ _COLOURS = {
 
 def check_picture(path: str | os.PathLike[str]) -> None:
     """Raise ValueError if a picture can't be written there; ImportError if matplotlib is missing."""
-    if Path(path).suffix.lower() not in FORMATS:
-        raise refusal("output", f"a file name that ends in {', '.join(FORMATS)}", str(path))
+    checked_output(path)
     check_folder("output", path)
     check_package("matplotlib", "benchmark --output", "plots")
 

@@ -7,10 +7,11 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actor_learner.cli.flags import add_number, json_object
-from actor_learner.reports.plot import check_package, checked_output
+from actor_learner.reports.plot import checked_output
+from actor_learner.system.installation import check_package
 from actor_learner.system.keras_import import keras_backend
 
 if TYPE_CHECKING:
@@ -71,9 +72,10 @@ def _as_text(standings: Standings) -> str:
     rows = [header]
     for rank, player in enumerate(order, 1):
         low, high = standings.intervals[player]
-        scores = [_score(standings.scores[player][other]) for other in order]
+        scores = [standings.scores[player][other] for other in order]
+        cells = ["" if math.isnan(score) else f"{score:.0%}" for score in scores]
         rating, interval = f"{standings.ratings[player]:+.0f}", f"{low:+.0f} to {high:+.0f}"
-        rows.append([str(rank), standings.names[player], rating, interval, *scores])
+        rows.append([str(rank), standings.names[player], rating, interval, *cells])
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     return "\n".join(_line(row, widths) for row in rows)
 
@@ -82,7 +84,3 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
     cells[1] = row[1].ljust(widths[1])
     return "  ".join(cells).rstrip()
-
-
-def _score(score: Any) -> str:
-    return "" if math.isnan(score) else f"{score:.0%}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from actor_learner.algorithms import BY_NAME
 from actor_learner.cli.parser import Commands, make_parser
 from actor_learner.config.presets import PRESETS
-from actor_learner.system.installation import install_command
+from actor_learner.system.installation import check_package
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
@@ -31,10 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the script."""
-    try:
-        import shtab
-    except ImportError:
-        raise ImportError(f"`completion` needs shtab: {install_command('actor-learner[completion]')}") from None
+    check_package("shtab", "`completion`", "completion")
+    import shtab
+
     print(shtab.complete(_parser(arguments.commands), arguments.shell))
     return 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 
 from actor_learner.reports.curves import BANDS, SMOOTHING, Curve, read_curves
 from actor_learner.system.fields import refusal
-from actor_learner.system.installation import install_command
+from actor_learner.system.installation import check_package
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,14 +91,6 @@ def naming_output(output: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         raise ValueError(f"`output` can't be written: {reason}. Received: output={str(output)!r}") from error
-
-
-def check_package(name: str, what: str, extra: str) -> None:
-    """Raise ImportError with the name of the extra if a package isn't installed."""
-    try:
-        importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(f"{what} needs {name}: {install_command(f'actor-learner[{extra}]')}") from error
 
 
 def draw(curves: Sequence[Curve], *, x: str, band: str, smoothing: float) -> Figure:

@@ -25,7 +25,7 @@ import numpy as np
 from actor_learner import algorithms
 from actor_learner.config.config import TrainConfig
 from actor_learner.reports.curves import SMOOTHING, series, smooth, smoothing_window
-from actor_learner.reports.plot import STYLE, check_package, naming_output, score_table
+from actor_learner.reports.plot import STYLE, naming_output, score_table
 from actor_learner.reports.status import RunStatus, duration, summarize
 from actor_learner.runs import artifacts
 from actor_learner.runs.checkpoints import RunState, checkpoint_folders
@@ -37,6 +37,7 @@ from actor_learner.system import __version__
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import write_atomically
 from actor_learner.system.hub import is_on_hub
+from actor_learner.system.installation import check_package
 from actor_learner.system.types import Array
 
 if TYPE_CHECKING:

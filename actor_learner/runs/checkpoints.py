@@ -30,6 +30,7 @@ from actor_learner.system.files import (
     Entry,
     NewerFormatError,
     check_folder,
+    damaged,
     one_line,
     stamped,
     unstamped,
@@ -90,7 +91,7 @@ class RunState:
         except NewerFormatError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise _damage(folder, f"{RUN_FILE} holds no state of a run ({one_line(error)})") from error
+            raise damaged(folder, f"{RUN_FILE} holds no state of a run ({one_line(error)})") from error
         return state
 
     def write(self, folder: Path) -> None:
@@ -231,12 +232,12 @@ def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError
     for path in checkpoint_folders(folder):
         try:
             if RUN_FILE not in check_folder(path, leave_out=BUFFER_FILES):  # a damaged buffer is filled anew
-                raise _damage(path, f"it has no {RUN_FILE}")
+                raise damaged(path, f"it has no {RUN_FILE}")
             state = RunState.read(path)
             for policy in state.policies:
                 check_folder(path / POLICIES_FOLDER / policy, leave_out=BUFFER_FILES)
             if state.updates != int(path.name):
-                raise _damage(path, "its name states another number of updates")
+                raise damaged(path, "its name states another number of updates")
             return path, state, damages
         except DamagedError as error:
             damages.append(error)
@@ -253,10 +254,6 @@ def learner_folder(run: str | os.PathLike[str]) -> Path | None:
     path = local_path(run)
     folder = path if path.is_dir() else path.parent
     return folder if (folder / "learner.npz").is_file() else newest_whole(folder / "checkpoints")[0]
-
-
-def _damage(folder: Path, problem: str) -> DamagedError:
-    return DamagedError(f"The folder is damaged: {problem}. Received: folder={str(folder)!r}")
 
 
 def remove_folder(path: Path) -> None:

@@ -159,7 +159,7 @@ def read_file(folder: str | os.PathLike[str], name: str) -> bytes:
     """Return the contents of one file in the manifest, compared with it. Raises as `check_folder` does."""
     listed = _read_manifest(Path(folder))
     if name not in listed:
-        raise _damaged(Path(folder), f"{name!r} is missing")
+        raise damaged(Path(folder), f"{name!r} is missing")
     return _read_listed(Path(folder), name, listed[name])
 
 
@@ -347,7 +347,8 @@ def _replace_in_two_steps(partial: Path, folder: Path) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _damaged(folder: Path, problem: str) -> DamagedError:
+def damaged(folder: Path, problem: str) -> DamagedError:
+    """The error for a folder of which a file is missing, or isn't as it was written."""
     return DamagedError(f"The folder is damaged: {problem}. Received: folder={str(folder)!r}")
 
 
@@ -396,13 +397,13 @@ def _opened(folder: Path, name: str, entry: Entry | None = None) -> Iterator[io.
         if error.errno not in _DAMAGES:
             raise _unreadable(folder, name, error) from error
         problem = _DAMAGES[error.errno] or f"can't be read ({one_line(error)})"
-        raise _damaged(folder, f"{name!r} {problem}") from error
+        raise damaged(folder, f"{name!r} {problem}") from error
     except ValueError as error:
-        raise _damaged(folder, f"{name!r} can't be read ({one_line(error)})") from error
+        raise damaged(folder, f"{name!r} can't be read ({one_line(error)})") from error
     with stream:
         size = os.fstat(stream.fileno()).st_size
         if entry is not None and size != entry.size:
-            raise _damaged(folder, f"{name!r} has {size} bytes instead of {entry.size}")
+            raise damaged(folder, f"{name!r} has {size} bytes instead of {entry.size}")
         try:
             yield stream
         except OSError as error:
@@ -418,7 +419,7 @@ def _read_listed(folder: Path, name: str, entry: Entry) -> bytes:
 
 def _compare(folder: Path, name: str, sha256: str, entry: Entry) -> None:
     if sha256 != entry.sha256:
-        raise _damaged(folder, f"{name!r} isn't what was written: its SHA-256 differs")
+        raise damaged(folder, f"{name!r} isn't what was written: its SHA-256 differs")
 
 
 def _read_manifest(folder: Path) -> dict[str, Entry]:
@@ -431,10 +432,10 @@ def _read_manifest(folder: Path) -> dict[str, Entry]:
     except NewerFormatError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise _damaged(folder, f"{MANIFEST!r} is no manifest ({one_line(error)})") from error
+        raise damaged(folder, f"{MANIFEST!r} is no manifest ({one_line(error)})") from error
     for name in listed:
         if name in ("", ".", "..", MANIFEST) or os.path.basename(name) != name or "\0" in name:
-            raise _damaged(folder, f"{MANIFEST!r} lists {name[:100]!r}, which is no plain file name")
+            raise damaged(folder, f"{MANIFEST!r} lists {name[:100]!r}, which is no plain file name")
     return listed
 
 

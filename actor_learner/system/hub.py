@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from actor_learner.system import __version__
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import one_line
-from actor_learner.system.installation import install_command
+from actor_learner.system.installation import check_package
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -142,10 +142,9 @@ def check_repository(name: str, value: object) -> str:
 
 def hub_api(purpose: str) -> HfApi:
     """Return a client of the Hub, with the user's token if there is one. Raises ImportError, naming the extra."""
-    try:
-        from huggingface_hub import HfApi
-    except ImportError as error:
-        raise ImportError(f"{purpose} needs huggingface_hub: {install_command('actor-learner[hub]')}") from error
+    check_package("huggingface_hub", purpose, "hub")
+    from huggingface_hub import HfApi
+
     return HfApi(library_name=LIBRARY, library_version=__version__)
 
 

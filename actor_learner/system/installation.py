@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
@@ -31,6 +32,14 @@ def install_command(requirement: str) -> str:
         option = "--editable " if editable else ""
         requirement = f"{'.' if os.path.samefile(path, os.getcwd()) else path}{bracket}{extras}"
     return f"{shlex.quote(own_command('pip'))} install {option}{shlex.quote(requirement)}"
+
+
+def check_package(name: str, what: str, extra: str) -> None:
+    """Raise ImportError with the name of the extra if a package isn't installed."""
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{what} needs {name}: {install_command(f'actor-learner[{extra}]')}") from error
 
 
 def _folder() -> tuple[str, bool] | None:
