@@ -185,8 +185,7 @@ class AgentsVectorEnv(AnyVectorEnv):
             raise error
         infos = self._infos()
         if (self._terminated | self._truncated).any():
-            if self._final_masks:
-                add_masks(self._final_info, self._final_masks, self.num_envs)
+            add_masks(self._final_info, self._final_masks, self.num_envs)
             infos |= {"final_obs": self._final_obs, "final_info": self._final_info}
         return self._observation(), self._reward, self._terminated, self._truncated, infos
 
@@ -234,8 +233,7 @@ class AgentsVectorEnv(AnyVectorEnv):
         for game, rows in zip(self.games.games, self._rows, strict=True):
             absent[[rows[agent] for agent in game.agents if agent in rows]] = False
         infos: dict[str, Any] = {ABSENT: absent} if absent.any() else {}
-        if self._masks:
-            add_masks(infos, self._masks, self.num_envs)
+        add_masks(infos, self._masks, self.num_envs)
         return infos
 
 
@@ -266,8 +264,7 @@ class TurnGames(AnyVectorEnv):
                 seen.append(turn.observation)
                 if turn.mask is not None:
                     masks[row] = turn.mask
-        if masks:
-            add_masks(infos, masks, self.num_envs)
+        add_masks(infos, masks, self.num_envs)
         return batch_of(self.single_observation_space, seen, self._name), infos
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -175,8 +175,8 @@ class SelfPlayVectorEnv(AnyVectorEnv):
                 reward[row], truncated[row] = end.reward, end.truncated and not end.terminated
                 terminated[row], final_obs[row] = end.terminated, end.observation
                 merge_numbers(final_info, {**end.info, **numbers}, row, self.num_envs)
-            if masks := {row: end.mask for row, (end, _) in ends.items() if end.mask is not None}:
-                add_masks(final_info, masks, self.num_envs)
+            masks = {row: end.mask for row, (end, _) in ends.items() if end.mask is not None}
+            add_masks(final_info, masks, self.num_envs)
             infos |= {"final_obs": final_obs, "final_info": final_info}
         return self._observation(), reward, terminated, truncated, infos
 
@@ -281,6 +281,5 @@ class SelfPlayVectorEnv(AnyVectorEnv):
             if (mask := game.course.deciding[game.learner].mask) is not None:
                 masks[row] = mask
         infos: dict[str, Any] = {}
-        if masks:
-            add_masks(infos, masks, self.num_envs)
+        add_masks(infos, masks, self.num_envs)
         return infos

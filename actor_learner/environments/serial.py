@@ -80,8 +80,7 @@ class SerialVectorEnv(_SyncVectorEnv):
                 merge_numbers(infos, info, index, self.num_envs)
             except Exception as error:
                 raise self._explain(result, _RESET_RESULT, index, error) from error
-        if action_masks:
-            add_masks(infos, action_masks, self.num_envs)
+        add_masks(infos, action_masks, self.num_envs)
         return self._rows, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -114,8 +113,7 @@ class SerialVectorEnv(_SyncVectorEnv):
             except Exception as error:
                 raise self._explain(result, _STEP_RESULT, index, error) from error
         self._step_checked = True
-        if action_masks:
-            add_masks(infos, action_masks, self.num_envs)
+        add_masks(infos, action_masks, self.num_envs)
         return observations, self._reward, terminations, truncations, infos
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -173,7 +171,9 @@ class SerialVectorEnv(_SyncVectorEnv):
 
 
 def add_masks(infos: dict[str, Any], action_masks: Mapping[int, Any], num_envs: int) -> None:
-    """Put action masks into vector infos, with Gymnasium's flags of the environments that gave one."""
+    """Put action masks, if there are any, into vector infos, with Gymnasium's flags of environments that gave one."""
+    if not action_masks:
+        return
     values, given = np.empty(num_envs, dtype=object), np.zeros(num_envs, dtype=bool)
     for index, mask in action_masks.items():
         values[index], given[index] = mask, True

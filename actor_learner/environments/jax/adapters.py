@@ -108,7 +108,9 @@ class Brax:
             raise EnvError(f"`episode_length` must be an integer of at least 1. Received: {episode_length!r}")
         self._env, self._limit = env, episode_length
         self.observation_space = jax.tree.map(
-            _unbounded, jax.eval_shape(env.reset, jax.random.key(0)).obs, is_leaf=lambda leaf: hasattr(leaf, "shape")
+            lambda leaf: gym.spaces.Box(-np.inf, np.inf, leaf.shape, np.float32),
+            jax.eval_shape(env.reset, jax.random.key(0)).obs,
+            is_leaf=lambda leaf: hasattr(leaf, "shape"),
         )
         if isinstance(self.observation_space, Mapping):
             self.observation_space = gym.spaces.Dict(dict(self.observation_space))
@@ -173,10 +175,6 @@ class Jumanji:
         last, terminated = now.step_type == 2, jnp.all(now.discount == 0)
         info = _numbers(now.extras or {})
         return Step(state, _as_dict(now.observation), jnp.sum(now.reward), last & terminated, last, info)
-
-
-def _unbounded(leaf: Any) -> gym.Space[Any]:
-    return gym.spaces.Box(-np.inf, np.inf, leaf.shape, np.float32)
 
 
 def _as_dict(observation: Any) -> Any:
