@@ -48,16 +48,14 @@ def compare_devices(
     rounds: int,
     seconds: float,
     say: Say = lambda text: None,
-    read_gpu: Callable[[], float] | None = None,
 ) -> dict[str, Any]:
     """Measure the whole system with the learner on each device, and acting there.
 
-    devices: name in the result -> `TrainConfig.device`. rounds, seconds, say: as for `measure_setting`. read_gpu:
-    returns the utilization of the GPU; by default NVML's.
+    devices: name in the result -> `TrainConfig.device`. rounds, seconds, say: as for `measure_setting`.
 
     Return JSON: `devices` (the `as_json` of each), that of the `fastest`, `acting` (of large networks) and `gpu_busy`.
     """
-    read_gpu = read_gpu or nvml_reader()
+    read_gpu = nvml_reader()
     measured: dict[str, Measured] = {}
     busy: dict[str, float | None] = {}
     for name, device in devices.items():

@@ -89,24 +89,24 @@ def episodes(dataset: Any) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def recording(name: str, argument: str = "record") -> Iterator[functools.partial[_Recorder]]:
+def recording(name: str) -> Iterator[functools.partial[_Recorder]]:
     """Give a wrapper for an environment, whose episodes become a new dataset when the `with` block has ended.
 
     If the block raises, no dataset is left. Images are stored without loss; `info` isn't stored.
 
-    Raises ValueError, of `argument`, if there is such a dataset already, or for a name that Minari doesn't take;
+    Raises ValueError, of `record`, if there is such a dataset already, or for a name that Minari doesn't take;
     ImportError without Minari.
     """
     minari = _import_minari()
     if not is_name(name):
-        raise refusal(argument, f"{PREFIX}NAME", name)
-    folder, identity = _folder(name, argument), name.removeprefix(PREFIX)
+        raise refusal("record", f"{PREFIX}NAME", name)
+    folder, identity = _folder(name, "record"), name.removeprefix(PREFIX)
     if os.path.lexists(folder):
-        raise refusal(argument, "a new name: a dataset is never replaced", name)
+        raise refusal("record", "a new name: a dataset is never replaced", name)
     metadata = {"dataset_id": identity, "minari_version": minari.__version__, "description": "made by actor-learner"}
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=_root()) as partial:
         place = Path(partial, "dataset")
-        yield functools.partial(_Recorder, data=place / _DATA, metadata=metadata, argument=argument)
+        yield functools.partial(_Recorder, data=place / _DATA, metadata=metadata)
         namespace = minari.dataset.minari_dataset.parse_dataset_id(identity)[0]
         if namespace is not None and namespace not in minari.namespace.list_local_namespaces():
             minari.namespace.create_namespace(namespace)
@@ -116,7 +116,7 @@ def recording(name: str, argument: str = "record") -> Iterator[functools.partial
 class _Recorder(gym.Wrapper[Any, Any, Any, Any]):
     """Appends each episode that ends to a dataset that it begins."""
 
-    def __init__(self, env: gym.Env[Any, Any], data: Path, metadata: Mapping[str, Any], argument: str) -> None:
+    def __init__(self, env: gym.Env[Any, Any], data: Path, metadata: Mapping[str, Any]) -> None:
         super().__init__(env)
         from minari.dataset.minari_storage import MinariStorage
 
@@ -125,7 +125,7 @@ class _Recorder(gym.Wrapper[Any, Any, Any, Any]):
         try:
             self._storage = MinariStorage.new(data, **spaces, env_spec=_storable_spec(env), jpeg_encoding=False)
         except NotImplementedError as error:
-            raise ValueError(f"`{argument}` needs spaces that Minari stores: {one_line(error)}") from error
+            raise ValueError(f"`record` needs spaces that Minari stores: {one_line(error)}") from error
         self._storage.update_metadata(dict(metadata))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
