@@ -179,7 +179,7 @@ class DeviceActors(ActorGroup):
         self._version += 1
 
     def act_ahead(self, weights: Tensor) -> tuple[Block, bool] | None:
-        if self.closed:
+        if self.closed or self._devices > 1:  # which get copies of the weights
             return None
         guess = self._assigned[0][-1] if self._assigned else weights
         if (begun := self._ahead.begin(lambda: (guess, self._dispatch(guess)))) is None:

@@ -271,6 +271,12 @@ class Hyperparameters(NamedFields, ABC):
             if getattr(self, name) is not None
         }
 
+    @property
+    def has_function_schedule(self) -> bool:
+        """Whether a value is what a caller's own function returns, and not Keras's or one that is named."""
+        values = [getattr(self, name) for name in self.SCHEDULED]
+        return any(callable(value) and not schedules.counts_env_steps(value) for value in values)
+
     def _evaluate(self, name: str, *, progress_remaining: float, env_steps: int) -> float:
         return schedules.evaluate_schedule(
             name,

@@ -37,17 +37,17 @@ class Guess(Generic[_T]):
         self._wrong, self._skipped = 0, 0.0  # what isn't begun: after the last wrong guess, and from now
 
     def begin(self, begin: Callable[[], _T]) -> _T | None:
-        """Return what `begin` returns, for `take`; None where something waits for it, or in a pause."""
+        """Return what `begin` returns, for `take`; None where something waits for it, in a pause, or if it fails."""
         if self._begun is not None:
             return None
         if self._skipped:
             self._skipped -= 1
             return None
-        with contextlib.suppress(MemoryError):
+        try:
             self._begun = begin()
-            return self._begun
-        self._skipped = math.inf  # the device's memory is too small for two at a time
-        return None
+        except Exception:  # memory is too small for two at a time; any other error comes again, where it is asked for
+            self._skipped = math.inf
+        return self._begun
 
     def take(self, fits: Callable[[_T], bool]) -> _T | None:
         """Return what has begun, if it fits. It is dropped otherwise."""
@@ -96,6 +96,8 @@ def weights_for(actors: ActorPool, learner: Any) -> Callable[[], Any]:
         return learner.flat_weights  # type: ignore[no-any-return]
 
     def go_on() -> None:
+        if learner.total_steps is not None and learner.steps >= learner.total_steps:
+            return
         weights = learner.device_weights()
         if (upcoming := actors.act_ahead(weights)) is not None:
             learner.update_ahead(*upcoming)

@@ -335,9 +335,10 @@ class Learner:
         """Have the device compute the update of a batch that it still collects, before `update` is called with it.
 
         Nothing changes until then. If something was assigned meanwhile, or a field is another, what was begun is
-        dropped. Call it from `meanwhile`, with what `ActorPool.act_ahead` returns.
+        dropped. Call it from `meanwhile`, with what `ActorPool.act_ahead` returns. With a schedule that is a function,
+        which counts on one call for each update, nothing is begun.
         """
-        if self._has_statistics:
+        if self._has_statistics and not self.algorithm.has_function_schedule:
             with self._explaining_memory_errors(trajectory.valid.shape), self._on_device():
                 self._ahead.begin(lambda: self._begin_update(trajectory, on_policy))
 
@@ -695,8 +696,7 @@ class Learner:
         self._place(self.network)
         if self._trainable is None:  # it wasn't built before
             self._begin()
-        kinds = contract.BATCHES if self.algorithm.BATCH_STATISTICS else ()
-        names = contract.training_dependent_layers(self.network, kinds)
+        names = contract.training_dependent_layers(self.network, self._kept_in_training)
         self._warn_of_training_layers(names, ", so that learner and actors agree")
         if self.algorithm.COMPARES_DRAWS and (names := contract.drawing_layers(self.network, zeros)):
             warnings.warn(
@@ -713,11 +713,17 @@ class Learner:
                     f"of shape {shape}. Received: a layer for shape {tuple(layer.mean.shape)}"
                 )
 
+    @property
+    def _kept_in_training(self) -> tuple[type[Any], ...]:
+        """The kinds of layers that the algorithm calls in training mode."""
+        return contract.BATCHES if self.algorithm.BATCH_STATISTICS else ()
+
     def _warn_of_training_layers(self, names: list[str], reason: str) -> None:
         if names:
+            staying = "spectral norms stay" if self._kept_in_training else "batch statistics and spectral norms stay"
             warnings.warn(
                 f"Layers {names} are called with training=False while learning too{reason}: dropout does nothing, nor "
-                "do noise and augmentation; batch statistics and spectral norms stay as they are.",
+                f"do noise and augmentation; {staying} as they are.",
                 stacklevel=6,
             )
 

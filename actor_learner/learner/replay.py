@@ -479,9 +479,9 @@ class ReplayLearner(Learner):
                 check_critic(models, critic, zeros)
                 names = contract.training_dependent_layers(critic, contract.NOISE + models.batches)
                 self._warn_of_training_layers(names, f", in critic {critic.name!r}")
-                if models.batches and not contract.layers_of(critic, models.batches):
+                if models.batches and not any(layer.trainable for layer in contract.layers_of(critic, models.batches)):
                     kind = f"{type(self.algorithm).__name__} needs critics with layers that normalize by batches, such "
-                    expected = f"{kind}as al.BatchRenormalization; those of SAC and others have none"
+                    expected = f"{kind}as al.BatchRenormalization, and learn; those of SAC and others have none"
                     raise ValueError(f"{expected}. Received: {critic.name!r}")
             check_own_weights(network, self.critics)
             self._optimizers = {NETWORK: self.optimizer}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import json
 import warnings
 from types import SimpleNamespace
@@ -166,6 +167,7 @@ def test_two_devices_take_the_same_steps_and_half_of_the_rows_each(max_cheap, mo
                 algorithm = al.PPO(minibatch_size=N * T // 4, epochs=2)
                 learner = al.Learner(actors.network, algorithm, action_space=actors.action_space, devices=devices)
                 learner.update(first)
+                assert (actors.act_ahead(learner.device_weights()) is None) is (devices > 1)
                 actors.publish(learner.flat_weights())
                 # The order of rows in minibatches is another with two devices: later batches differ.
                 assert np.isfinite(actors.collect().copy().reward).all()
@@ -492,7 +494,7 @@ def test_a_run_is_trained_resumed_evaluated_and_reported(tmp_path):
 
 @pytest.mark.parametrize("algorithm", [al.PPO(minibatch_size=32), al.PQN(minibatch_size=32)])
 def test_learning_gives_the_same_bytes_where_unrolls_and_updates_begin_ahead(algorithm, tmp_path, monkeypatch):
-    """PQN's epsilon changes after each update. Only the unroll and the update after the last one begin for nothing."""
+    """PQN's epsilon changes after each update. Nothing is begun for nothing."""
     options = {
         "env": Masked(),
         "quiet": True,
@@ -517,8 +519,8 @@ def test_learning_gives_the_same_bytes_where_unrolls_and_updates_begin_ahead(alg
     assert taken == [False, False, *[True] * 2 * (count - 1)]  # an unroll, an update, and so on
     monkeypatch.setattr(DeviceActors, "act_ahead", lambda self, weights: None)
     after = al.train(al.TrainConfig(run_dir=tmp_path / "after", algorithm=algorithm, **options))
-    assert (first_unrolls, first_updates) == (len(unrolls) - first_unrolls + 1, count + 1)
-    assert len(updates) == first_updates + count
+    assert (first_unrolls, first_updates) == (len(unrolls) - first_unrolls, count)
+    assert len(updates) == 2 * count
     for one, other in zip(ahead.network.get_weights(), after.network.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -573,13 +575,42 @@ def test_an_update_that_was_begun_is_dropped_where_something_changes_what_it_lea
     assert all(taken) is not dropped
 
 
-def test_an_unroll_begins_before_the_update_is_waited_for_and_a_failure_there_keeps_the_weights(monkeypatch):
+def test_a_schedule_that_is_a_function_is_called_once_for_each_update(monkeypatch):
+    def rates(ahead):
+        counted = itertools.count(1)
+        with pool(Walk(), seed=3) as actors:
+            algorithm = al.PPO(minibatch_size=32, learning_rate=lambda remaining: 1e-4 * next(counted))
+            learner = al.Learner(actors.network, algorithm, action_space=actors.action_space, total_steps=1000)
+            weights = weights_for(actors, learner)
+            learner.meanwhile = learner.meanwhile if ahead else bool
+            found = []
+            for _ in range(3):
+                found.append(learner.update(actors.collect())["learning_rate"])
+                actors.publish(weights())
+        return found
+
+    assert rates(ahead=True) == rates(ahead=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4 bytes."),
+            MemoryError,
+        ),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_an_unroll_begins_before_the_update_is_waited_for_and_a_failure_there_keeps_the_weights(
+    error, raised, monkeypatch
+):
     events, wait, dispatch = [], jax.block_until_ready, DeviceActors._dispatch
 
     def fails_once(result):
         events.append("wait")
         if len(events) == 2:
-            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4 bytes.")
+            raise error
         return wait(result)
 
     with pool(Walk(), seed=3) as actors:
@@ -589,7 +620,7 @@ def test_an_unroll_begins_before_the_update_is_waited_for_and_a_failure_there_ke
         monkeypatch.setattr(jax, "block_until_ready", fails_once)
         unroll = functools.partial(dispatch, actors._group)
         monkeypatch.setattr(actors._group, "_dispatch", lambda weights: events.append("unroll") or unroll(weights))
-        with pytest.raises(MemoryError, match="too small"):
+        with pytest.raises(raised):
             learner.update(batch)
         np.testing.assert_array_equal(learner.flat_weights(), before)
         assert (learner.env_steps, learner.updates) == (0, 0)

@@ -8,7 +8,7 @@ import pytest
 
 import actor_learner as al
 from actor_learner.algorithms.source import ShuffledEpochs
-from actor_learner.learner.ahead import OrderAhead, prefetching
+from actor_learner.learner.ahead import Guess, OrderAhead, prefetching
 from tests.learner.test_rollback import poisoned
 from tests.support.processes import wait_until
 from tests.support.small_networks import linear_network, same_weights, weights_of
@@ -49,6 +49,25 @@ def test_what_is_drawn_ahead_is_what_would_have_been_drawn(tmp_path, monkeypatch
     assert same_weights(later, expected_later)
     # Of the first update none was drawn. It isn't taken for rows that aren't valid, nor after an undone update.
     assert taken == [True, False, True, True, False, True]
+
+
+def test_after_each_wrong_guess_in_a_row_less_is_begun():
+    guess, begun = Guess(), []
+    for _ in range(12):
+        guess.begin(lambda: begun.append(1) or len(begun))
+        assert guess.take(lambda found: False) is None
+    assert len(begun) == 3  # after pauses of 1, 3 and 7
+    while guess.begin(lambda: 9) is None:
+        assert guess.take(bool) is None
+    assert guess.take(lambda found: found == 9) == 9
+    assert guess.begin(lambda: 10) == 10
+    assert guess.begin(lambda: 11) is None  # one at a time
+
+
+def test_what_fails_ahead_is_not_begun_again():
+    guess = Guess()
+    assert guess.begin(lambda: 1 / 0) is None
+    assert guess.take(bool) is guess.begin(lambda: 1) is None
 
 
 @pytest.mark.parametrize("rows", [64, 8192])

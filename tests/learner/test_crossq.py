@@ -196,3 +196,14 @@ def test_other_actions_and_critics_without_batches_are_refused(tmp_path):
     expected = "CrossQ needs critics with layers that normalize by batches, .* those of SAC and others have none"
     with pytest.raises(ValueError, match=expected):
         al.Learner.load(tmp_path / "saved", algorithm=crossq())
+
+    def frozen(*spaces):
+        critic = al.default_critic(*spaces, hidden_sizes=(4,))
+        normalized = layers.BatchNormalization(trainable=False)(critic.output)
+        return keras.Model(critic.input, layers.SpectralNormalization(layers.Dense(1))(normalized))
+
+    with (
+        pytest.warns(UserWarning, match="nor do noise and augmentation; spectral norms stay as they are"),
+        pytest.raises(ValueError, match=expected),
+    ):
+        make_learner(crossq(), critics=frozen).update(batch(make_learner(crossq())))

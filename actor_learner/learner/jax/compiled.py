@@ -197,7 +197,7 @@ class Compiled:
         try:
             meanwhile()
             jax.block_until_ready(begun.result)
-        except Exception:  # memory may run out only now; then the variables keep their values
+        except BaseException:  # memory may run out only now; then the variables keep their values
             self._state.put_back(begun.before)
             raise
         return begun.result
