@@ -197,7 +197,7 @@ print(*(str(warning.message) for warning in told if "LiteRT" in str(warning.mess
     assert value.startswith("LiteRT can't run the value graph")
     for line in (step, value):
         assert "layer 'puzzling'" in line
-        assert line.endswith("Its actors use TensorFlow, which is many times slower and takes more memory.")
+        assert line.endswith("act by it use TensorFlow, which is many times slower and takes more memory.")
     assert failure.startswith("Acting with a network needs its conversion by Keras on TensorFlow")
     assert failure.endswith("on jax")
     assert missing.endswith(

@@ -80,7 +80,7 @@ def export_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Exp
             return known.with_weights(network)
     (exported, fallbacks), is_of_here = _convert(network, spaces, batch_size)
     for fallback in fallbacks:
-        slower = "Its actors use TensorFlow, which is many times slower and takes more memory."
+        slower = "Processes that act by it use TensorFlow, which is many times slower and takes more memory."
         warnings.warn(f"{fallback} {slower}", UserWarning, stacklevel=3)
     cache.write(here if is_of_here else elsewhere, exported)
     return exported
