@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import time
 import warnings
@@ -56,7 +57,7 @@ class DeviceBlock(Block):
         super().__init__(layout, {})
         rows, columns = layout.spec.unroll_length, layout.spec.num_envs
         self._zeros = zeros
-        self.constant: dict[str, Array] = {
+        self._constant: dict[str, Array] = {
             "valid": np.ones((rows, columns), bool),
             "env_index": np.arange(columns, dtype=np.int32),
             "policy_version": np.zeros(columns, np.int64),
@@ -67,14 +68,20 @@ class DeviceBlock(Block):
         """Take a rollout's arrays."""
         on_host = {name: np.asarray(arrays[name]) for name in arrays if name.startswith(_OF_EPISODES)}
         versions = np.full(self.layout.spec.num_envs, version, np.int64)
-        self.arrays = {**self.constant, **arrays, **on_host, "policy_version": versions}
+        self.arrays = {**self._constant, **arrays, **on_host, "policy_version": versions}
+
+    def of_begun(self, arrays: Mapping[str, Tensor]) -> DeviceBlock:
+        """Return a block of arrays that the device still computes, without episodes."""
+        block = copy.copy(self)
+        block.arrays = {**self._constant, **arrays}
+        return block
 
     def views(self) -> dict[str, Any]:
         """Return the arrays of the trajectory's fields."""
         return {name: self.arrays[name] for name in self.layout.spec.fields()}
 
     def blank_views(self) -> dict[str, Any]:
-        found = {**self.constant, **self._zeros()}
+        found = {**self._constant, **self._zeros()}
         return {name: found[name] for name in self.layout.spec.fields()}
 
     def erase(self, start: int = 0, stop: int | None = None) -> None:
@@ -184,9 +191,8 @@ class DeviceActors(ActorGroup):
         guess = self._assigned[0][-1] if self._assigned else weights
         if (begun := self._ahead.begin(lambda: (guess, self._dispatch(guess)))) is None:
             return None
-        block = DeviceBlock(self._layout, self._zeros)
-        block.arrays = block.constant | begun[1][1]
-        return block, guess is weights
+        _, (_, arrays) = begun
+        return self._blocks[0].of_begun(arrays), guess is weights
 
     def assign(self, actor: int, batch: int, block: int, start: int) -> None:
         self._assigned.append((batch, block, self._version, self._weights))

@@ -273,7 +273,7 @@ class Hyperparameters(NamedFields, ABC):
 
     @property
     def has_function_schedule(self) -> bool:
-        """Whether a value is what a caller's own function returns, and not Keras's or one that is named."""
+        """True if a value is what a caller's own function returns, not Keras's or one that is named."""
         values = [getattr(self, name) for name in self.SCHEDULED]
         return any(callable(value) and not schedules.counts_env_steps(value) for value in values)
 

@@ -26,6 +26,7 @@ from actor_learner.learner import backend
 from actor_learner.learner.ahead import Guess, OrderAhead
 from actor_learner.learner.batch import num_environments, packed, packed_fields, sent
 from actor_learner.learner.cost import multiplications
+from actor_learner.learner.models import kinds_in_training
 from actor_learner.learner.owned import Owned, check_apart, trained
 from actor_learner.learner.packing import Packed, split_weights
 from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
@@ -58,7 +59,7 @@ class _Prefetched(NamedTuple):
 _Settings = tuple[dict[str, Array], dict[str, np.float32]]  # of columns, and of schedules
 
 
-class _Begun(NamedTuple):
+class _BegunUpdate(NamedTuple):
     """An update that the device computes. random_states: before it and after it."""
 
     trajectory: Trajectory
@@ -183,7 +184,7 @@ class Learner:
         self._compiled: backend.Compiled | None = None
         self._read_vector: Callable[[], Tensor] | None = None
         self._prefetched: _Prefetched | None = None
-        self._ahead = Guess[_Begun]()
+        self._ahead = Guess[_BegunUpdate]()
         self._row_shapes: dict[str, tuple[int, ...]] = {}
         self._state_shapes: tuple[tuple[int, ...], ...] = ()
         self._return_statistics = return_statistics
@@ -342,7 +343,7 @@ class Learner:
             with self._explaining_memory_errors(trajectory.valid.shape), self._on_device():
                 self._ahead.begin(lambda: self._begin_update(trajectory, on_policy))
 
-    def _begin_update(self, trajectory: Trajectory, on_policy: Any, prefetched: Packed | None = None) -> _Begun:
+    def _begin_update(self, trajectory: Trajectory, on_policy: Any, prefetched: Packed | None = None) -> _BegunUpdate:
         """Have the device compute an update. On JAX, nothing changes until it is finished."""
         assert self._compiled is not None
         before = self._rng.bit_generator.state
@@ -351,9 +352,9 @@ class Learner:
         self._rng.bit_generator.state = before
         settings = self._settings(trajectory, on_policy)
         arguments = self._arguments(trajectory, order, num_minibatches, settings, prefetched)
-        return _Begun(trajectory, settings, random_states, num_minibatches, self._compiled.begin(*arguments))
+        return _BegunUpdate(trajectory, settings, random_states, num_minibatches, self._compiled.begin(*arguments))
 
-    def _fits(self, begun: _Begun, trajectory: Trajectory, on_policy: Any) -> bool:
+    def _fits(self, begun: _BegunUpdate, trajectory: Trajectory, on_policy: Any) -> bool:
         """Return whether the update that was begun is the one that would begin now."""
         assert self._compiled is not None
         same_order = begun.random_states[0] == self._rng.bit_generator.state
@@ -696,7 +697,7 @@ class Learner:
         self._place(self.network)
         if self._trainable is None:  # it wasn't built before
             self._begin()
-        names = contract.training_dependent_layers(self.network, self._kept_in_training)
+        names = contract.training_dependent_layers(self.network, kinds_in_training(self.algorithm))
         self._warn_of_training_layers(names, ", so that learner and actors agree")
         if self.algorithm.COMPARES_DRAWS and (names := contract.drawing_layers(self.network, zeros)):
             warnings.warn(
@@ -713,14 +714,13 @@ class Learner:
                     f"of shape {shape}. Received: a layer for shape {tuple(layer.mean.shape)}"
                 )
 
-    @property
-    def _kept_in_training(self) -> tuple[type[Any], ...]:
-        """The kinds of layers that the algorithm calls in training mode."""
-        return contract.BATCHES if self.algorithm.BATCH_STATISTICS else ()
-
     def _warn_of_training_layers(self, names: list[str], reason: str) -> None:
         if names:
-            staying = "spectral norms stay" if self._kept_in_training else "batch statistics and spectral norms stay"
+            staying = (
+                "spectral norms stay"
+                if kinds_in_training(self.algorithm)
+                else "batch statistics and spectral norms stay"
+            )
             warnings.warn(
                 f"Layers {names} are called with training=False while learning too{reason}: dropout does nothing, nor "
                 f"do noise and augmentation; {staying} as they are.",

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, OffPolicy
 from actor_learner.algorithms.q_learning import allowed_only
 from actor_learner.learner import backend, owned
@@ -19,6 +20,11 @@ from actor_learner.spaces.kinds import middle
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import choices, drop_mask
 from actor_learner.system.types import Nest, Tensor
+
+
+def kinds_in_training(algorithm: Hyperparameters) -> tuple[type[Any], ...]:
+    """Return the kinds of layers that the algorithm's losses call in training mode, where they ask for it."""
+    return contract.BATCHES if algorithm.BATCH_STATISTICS else ()
 
 
 class TrainedModels:
@@ -40,7 +46,7 @@ class TrainedModels:
         self, network: keras.Model, critics: Sequence[keras.Model], algorithm: OffPolicy, spaces: Spaces
     ) -> None:
         self.network, self.critics = network, list(critics)
-        self.batches = contract.BATCHES if algorithm.BATCH_STATISTICS else ()
+        self.batches = kinds_in_training(algorithm)
         self.choices = choices(spaces.action_space)
         self.critic_size = algorithm.critic_size * (self.choices or 1)
         self._leaves = spaces.action.leaves

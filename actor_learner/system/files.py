@@ -348,7 +348,7 @@ def _replace_in_two_steps(partial: Path, folder: Path) -> None:
 
 
 def damaged(folder: Path, problem: str) -> DamagedError:
-    """The error for a folder of which a file is missing, or isn't as it was written."""
+    """Return the error for a folder of which a file is missing, or isn't as it was written."""
     return DamagedError(f"The folder is damaged: {problem}. Received: folder={str(folder)!r}")
 
 

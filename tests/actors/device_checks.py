@@ -516,11 +516,13 @@ def test_learning_gives_the_same_bytes_where_unrolls_and_updates_begin_ahead(alg
     ahead = al.train(al.TrainConfig(run_dir=tmp_path / "ahead", algorithm=algorithm, **options))
     count = 640 // (8 * T)
     first_unrolls, first_updates = len(unrolls), len(updates)
-    assert taken == [False, False, *[True] * 2 * (count - 1)]  # an unroll, an update, and so on
+    expected = [False, False, *[True] * 2 * (count - 1)]  # an unroll, an update, and so on
+    assert taken == expected
     monkeypatch.setattr(DeviceActors, "act_ahead", lambda self, weights: None)
     after = al.train(al.TrainConfig(run_dir=tmp_path / "after", algorithm=algorithm, **options))
     assert (first_unrolls, first_updates) == (len(unrolls) - first_unrolls, count)
     assert len(updates) == 2 * count
+    assert taken == [*expected, *[False] * 2 * count]
     for one, other in zip(ahead.network.get_weights(), after.network.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -575,7 +577,7 @@ def test_an_update_that_was_begun_is_dropped_where_something_changes_what_it_lea
     assert all(taken) is not dropped
 
 
-def test_a_schedule_that_is_a_function_is_called_once_for_each_update(monkeypatch):
+def test_a_schedule_that_is_a_function_is_called_once_for_each_update():
     def rates(ahead):
         counted = itertools.count(1)
         with pool(Walk(), seed=3) as actors:
@@ -593,17 +595,18 @@ def test_a_schedule_that_is_a_function_is_called_once_for_each_update(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"),
+    ("error", "raised", "message"),
     [
         (
             jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4 bytes."),
             MemoryError,
+            "too small",
         ),
-        (KeyboardInterrupt(), KeyboardInterrupt),
+        (KeyboardInterrupt("a signal"), KeyboardInterrupt, "a signal"),
     ],
 )
 def test_an_unroll_begins_before_the_update_is_waited_for_and_a_failure_there_keeps_the_weights(
-    error, raised, monkeypatch
+    error, raised, message, monkeypatch
 ):
     events, wait, dispatch = [], jax.block_until_ready, DeviceActors._dispatch
 
@@ -620,7 +623,7 @@ def test_an_unroll_begins_before_the_update_is_waited_for_and_a_failure_there_ke
         monkeypatch.setattr(jax, "block_until_ready", fails_once)
         unroll = functools.partial(dispatch, actors._group)
         monkeypatch.setattr(actors._group, "_dispatch", lambda weights: events.append("unroll") or unroll(weights))
-        with pytest.raises(raised):
+        with pytest.raises(raised, match=message):
             learner.update(batch)
         np.testing.assert_array_equal(learner.flat_weights(), before)
         assert (learner.env_steps, learner.updates) == (0, 0)

@@ -92,6 +92,7 @@ class Compiled:
         return arguments
 
     def fits(self, begun: Any) -> bool:
+        """Return True: the present values are those that `finish` takes."""
         return True
 
     def finish(self, begun: Any, meanwhile: Callable[[], object] = bool) -> Any:
