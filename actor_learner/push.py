@@ -214,7 +214,7 @@ def _upload(api: HfApi, folder: Path, repo: str, revision: str | None, commit_me
 def _card(facts: _Facts) -> ModelCard:
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-    env, algorithm, evaluation = facts.env, facts.config.algorithm, facts.evaluation
+    env, config, evaluation = facts.env, facts.config, facts.evaluation
     result = EvalResult(
         task_type="reinforcement-learning",
         task_name="reinforcement-learning",
@@ -227,8 +227,8 @@ def _card(facts: _Facts) -> ModelCard:
     data = ModelCardData(
         library_name=LIBRARY,
         pipeline_tag="reinforcement-learning",
-        tags=["reinforcement-learning", "deep-reinforcement-learning", "keras", env, algorithm],
-        model_name=algorithm.upper(),
+        tags=["reinforcement-learning", "deep-reinforcement-learning", "keras", env, config.algorithm],
+        model_name=config.algorithm_title,
         eval_results=[result],
     )
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{_card_text(facts)}")
@@ -236,7 +236,7 @@ def _card(facts: _Facts) -> ModelCard:
 
 def _card_text(facts: _Facts) -> str:
     config, evaluation, address = facts.config, facts.evaluation, facts.address
-    algorithm, episodes = config.algorithm.upper(), len(evaluation.returns)
+    algorithm, episodes = config.algorithm_title, len(evaluation.returns)
     low, high = evaluation.confidence_interval()
     interval = f"; the 95% interval of the mean is {low:.2f} to {high:.2f}" if episodes > 1 else ""
     needs_env = "" if isinstance(config.get("env"), str) else " --env module:factory"

@@ -186,7 +186,7 @@ def _claim(config: TrainConfig) -> Path:
         raise refusal("run_dir", expected, str(folder))
     directory.check_writable(folder)
     if folder.is_dir() and any(folder.iterdir()):
-        raise refusal("run_dir", "a new or empty folder for runs of several seeds", str(folder))
+        raise refusal("run_dir", "a new or empty folder for runs of `seeds`", str(folder))
     return folder
 
 

@@ -134,10 +134,15 @@ def test_a_function_that_returns_no_network_is_named(tmp_path, algorithm):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "needed"), [("eval_episodes", 3, {"eval_every": 9}), ("memory_size", 8, {"memory": "gru"})]
+    ("name", "value", "needed", "missing"),
+    [
+        ("eval_episodes", 3, {"eval_every": 9}, {"eval_every": None}),
+        ("memory_size", 8, {"memory": "gru"}, {"memory": None}),
+        ("histogram_updates", 2, {"tensorboard": True}, {"tensorboard": False}),
+    ],
 )
-def test_a_setting_that_needs_another_one_warns_without_it(name, value, needed, tmp_path, recwarn):
+def test_a_setting_that_needs_another_one_warns_without_it(name, value, needed, missing, tmp_path, recwarn):
     build.check_run(al.TrainConfig(run_dir=tmp_path / "run", **{name: value}, **needed), resume=False)
     assert not recwarn
     with pytest.warns(UserWarning, match=f"`{name}` has no effect without `{next(iter(needed))}`. Received: {name}="):
-        build.check_run(al.TrainConfig(run_dir=tmp_path / "run", **{name: value}), resume=False)
+        build.check_run(al.TrainConfig(run_dir=tmp_path / "run", **{name: value}, **missing), resume=False)

@@ -138,9 +138,9 @@ def test_runs_are_compared_by_the_interquartile_mean(tmp_path):
         (["--seeds", "0-1", "--overwrite"], "`--overwrite` can't be combined with `--seeds`"),
         (["--seeds", "0,1", "--parallel", "1000"], f"`--parallel` must be at most {available_cores()}, the cores"),
         (["--parallel", "2"], "`--parallel` needs `--seeds`. Received: --parallel 2"),
-        (["--seeds", "0-1", "--run-dir", "other"], "must be a new or empty folder for runs of several seeds. Received"),
+        (["--seeds", "0-1", "--run-dir", "other"], "must be a new or empty folder for runs of `--seeds`. Received"),
         (["--seeds", "0-1", "--run-dir", "all"], "must be a new folder; resume the runs of this one by --resume. Rec"),
-        (["--resume", "all", "--seeds", "0-1"], "`--seeds` can't be combined with `--resume`"),
+        (["--resume", "all", "--seeds", "0-1"], "`--seeds` can't be combined with `--resume` of runs of `--seeds`. Received"),
         (["CartPol-v1", "--seeds", "0-1"], "`CartPole-v1`"),
     ],
 )

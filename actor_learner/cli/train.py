@@ -162,8 +162,8 @@ def _train_seeds(arguments: argparse.Namespace, config: TrainConfig) -> int:
         raise ValueError(f"`--parallel` needs `--seeds`. Received: --parallel {arguments.parallel}")
     for name in ("seed", "overwrite", "change", *(["seeds"] if resume else [])):
         if given.get(name):
-            other = "--resume" if resume else "--seeds"
-            raise ValueError(f"`--{name}` can't be combined with `{other}` of several seeds. Received: --{name}")
+            other = "`--resume` of runs of `--seeds`" if resume else "`--seeds`"
+            raise ValueError(f"`--{name}` can't be combined with {other}. Received: --{name}")
     if not resume:
         _print_preset(arguments, config)
         if len(arguments.seeds) == 1 and (seed := arguments.seeds[0]) > 1:

@@ -111,6 +111,9 @@ def default_network(
     action = spaces.action_structure(action_space)
     distribution_for(action, distribution)  # raises ValueError if it doesn't fit
     check_noise_hold(noise_hold, action)
+    if initial_log_std and not any(isinstance(leaf.space, Box) for leaf in action.leaves):
+        received = f"Received: initial_log_std={initial_log_std:g} with {action.space}"
+        warnings.warn(f"`initial_log_std` has no effect on an action space without a Box. {received}", stacklevel=2)
     check_choice("memory", memory, (None, *MEMORIES))
     check_count("memory_size", memory_size)
     check_count("quantiles", quantiles, optional=True)

@@ -14,7 +14,7 @@ from actor_learner.config.config import TrainConfig
 from actor_learner.config.settings import names_of
 from actor_learner.runs.directory import open_run, read_config
 from actor_learner.runs.metrics import read_metrics, steps_of
-from actor_learner.runs.recorded_config import WITHOUT_EFFECT, Value, change_text, flat_config
+from actor_learner.runs.recorded_config import WITHOUT_EFFECT, Value, algorithm_title, change_text, flat_config
 from actor_learner.system.fields import check_choice, close_match, refusal
 from actor_learner.system.types import Array
 
@@ -240,7 +240,7 @@ def _groups(runs: Sequence[_Run], keys: Sequence[str]) -> dict[str, list[_Run]]:
 def _group_name(keys: Sequence[str], values: Sequence[Value], digits: int) -> str:
     texts = [f"{value:.{digits}g}" if isinstance(value, float) else str(value) for value in values]
     return ", ".join(
-        text.rpartition(":")[2].upper() if key == "algorithm.name" else f"{key.rpartition('.')[2]}={text}"
+        algorithm_title(text) if key == "algorithm.name" else f"{key.rpartition('.')[2]}={text}"
         for key, text in zip(keys, texts, strict=True)
     )
 

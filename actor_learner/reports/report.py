@@ -110,7 +110,7 @@ def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
     knows_limit = status.limited_by and None not in map(config.integer, ("num_actors", "max_policy_lag"))
     return {
         "env": str(flat.get("env", "unknown environment")),
-        "algorithm": config.algorithm.upper(),
+        "algorithm": config.algorithm_title,
         "name": run.path.resolve().name,
         "status": state,
         "notices": [*_notices(run, rows, state, error), *changes, *_advice(rows, flat)],

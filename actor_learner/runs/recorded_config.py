@@ -22,6 +22,12 @@ from actor_learner.system import __version__
 from actor_learner.system.machine import available_cores, machine
 
 
+def algorithm_title(name: str) -> str:
+    """Return the name of an algorithm for headings, without the module of one's own: "PPO" of "ppo"."""
+    name = name.rpartition(":")[2]
+    return {"crossq": "CrossQ"}.get(name, name.upper())
+
+
 class RecordedConfig(dict[str, Any]):
     """The entries of a config.json. `TrainConfig.from_json` makes a config of them."""
 
@@ -47,6 +53,11 @@ class RecordedConfig(dict[str, Any]):
         algorithm = self.get("algorithm")
         name = algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm
         return str(name or "").rpartition(":")[2]
+
+    @property
+    def algorithm_title(self) -> str:
+        """The algorithm's name for headings: "PPO"."""
+        return algorithm_title(self.algorithm)
 
     @property
     def cores(self) -> int:

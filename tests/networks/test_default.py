@@ -86,6 +86,11 @@ def test_log_std_is_appended_and_trained():
     assert "log_std" in [weight.path.split("/")[-1] for weight in network.trainable_weights]
 
 
+def test_a_standard_deviation_without_a_box_warns():
+    with pytest.warns(UserWarning, match="`initial_log_std` has no effect on an action space without a Box. Received: "):
+        default_network(VECTOR, Discrete(2), initial_log_std=-2.0)
+
+
 def test_the_largest_bounds_are_a_finite_scale():
     """Their difference would be infinite, and its product with 0 NaN."""
     most = np.finfo(np.float32).max
