@@ -216,7 +216,7 @@ def _presets() -> str:
     for name, kind in BY_NAME.items():
         ids = [f"every `{env[:-1]}...`" if env.endswith("*") else f"`{env}`" for env in PRESETS if name in PRESETS[env]]
         if ids:
-            rows.append((f"[{name.upper()}]({_page(name, kind.__name__)})", ", ".join(ids)))
+            rows.append((f"[{_title(name)}]({_page(name, kind.__name__)})", ", ".join(ids)))
     return _table(("algorithm", "ids with a preset"), rows)
 
 

@@ -379,7 +379,7 @@ def _summary(environments: Mapping[str, Sequence[_Result]]) -> list[str]:
             )
         )
     return [
-        f"Of the rows on TensorFlow with {MIN_SEEDS} seeds or more:",
+        f"Of our rows on TensorFlow, at the preset's `max_policy_lag`, with {MIN_SEEDS} seeds or more:",
         "",
         f"- {_sentence('the same algorithm', _verdicts(ours, 'same'))}",
         f"- {_sentence('any algorithm', _verdicts(ours, 'any'))}",
