@@ -270,7 +270,11 @@ def make_learner(
     members = {}
     for policy in learning:
         steps = max(1, round(config.total_steps * policy.share / share))
-        own = config.of_policies[policy.name].replace(total_steps=steps)
+        try:
+            own = config.of_policies[policy.name].replace(total_steps=steps)
+        except ValueError as error:
+            text = f"`policies`, {policy.name}: {steps} of total_steps={config.total_steps} are its share. {error}"
+            raise ValueError(text) from error
         checkpoint = _policy_checkpoint(start.checkpoint, policy.name)
         precision = start.precision.get(policy.name) if isinstance(start.precision, Mapping) else None
         members[policy.name] = _policy_learner(own, checkpoint, policy, compute_reward, precision)
@@ -344,7 +348,7 @@ def new_learner(
     if config.algorithm.REPLAYS or type(config.algorithm).models is not Hyperparameters.models:
         fields["observation_space"] = actors.observation_space
     if config.algorithm.REPLAYS:
-        fields["critics"] = _critics(config, structure.choices(actors.action_space))
+        fields["critics"] = _critics(config, actors.network, structure.choices(actors.action_space))
         fields["compute_reward"] = _reward_of(config, compute_reward)
     learner = Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
     if isinstance(learner, ReplayLearner) and (folder := _saved_learner(config)) is not None:
@@ -372,7 +376,7 @@ def _starting_anew(what: str) -> Iterator[None]:
         warnings.warn(f"The {what} of `init_from` start anew: {one_line(error)}", UserWarning, stacklevel=3)
 
 
-def _critics(config: TrainConfig, choices: int) -> Any:
+def _critics(config: TrainConfig, network: keras.Model, choices: int) -> Any:
     """Return the function that makes a critic, or gives one of `init_from`; None for algorithms without any.
 
     choices: of a Discrete action space; 0: of another space.
@@ -381,11 +385,12 @@ def _critics(config: TrainConfig, choices: int) -> Any:
         return config.critics
     if len(saved := _saved_critics(config, choices)) == config.algorithm.num_critics:
         return lambda observation_space, action_space: saved.pop(0)
-    from actor_learner.networks.contract import building_in
+    from actor_learner.networks.contract import building_in, normalization_layers
     from actor_learner.networks.default import critic_seeds, default_critic
 
-    names = "hidden_sizes activation orthogonal_init layer_norm image_network normalize_observation channel_axis"
+    names = "hidden_sizes activation orthogonal_init layer_norm image_network channel_axis"
     options = {name: getattr(config, name) for name in names.split()} | dict(config.algorithm.critic_options)
+    options["normalize_observation"] = bool(normalization_layers(network))
     seeds = iter(critic_seeds(config.seed, config.algorithm.num_critics))
 
     def make(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:

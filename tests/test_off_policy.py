@@ -11,9 +11,10 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 import actor_learner as al
-from actor_learner.build import _saved_critics
+from actor_learner.build import _critics, _saved_critics
 from actor_learner.networks.contract import normalization_layers
 from actor_learner.runs.checkpoints import newest_whole
 from tests.support.small_networks import same_weights
@@ -170,6 +171,14 @@ def test_a_run_from_the_weights_of_another_begins_with_its_critics(of_sac, tmp_p
     run(tmp_path / "own", other, critics=al.default_critic, **fields)
     assert seen.weights[0][0].shape != ended[0][0].shape
     assert seen.ent_coef == pytest.approx(math.log(0.5))
+
+
+def test_critics_normalize_where_a_network_that_was_given_does():
+    """That of BC brings none, and the config can't say what its network does."""
+    spaces = Box(-1, 1, (3,)), Box(-2, 2, (1,))
+    network = al.default_network(*spaces, hidden_sizes=(8,), normalize_observation=True, action_noise=0.1)
+    make = _critics(al.TrainConfig(env="Pendulum-v1", algorithm=al.TD3(), network=lambda *_: network), network, 0)
+    assert len(normalization_layers(make(*spaces))) == 1
 
 
 def test_critics_of_another_size_start_anew_with_one_warning(of_sac):

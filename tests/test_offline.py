@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
 from tests.support.small_networks import same_weights
+from tests.support.trajectories import random_trajectory
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_xla")]
 
@@ -143,6 +144,24 @@ def test_a_buffer_s_actions_are_converted_to_those_that_the_network_plays(squash
         distance = np.abs(found[:, None] - played[0][None]).max(axis=-1).min(axis=1)
         assert distance.max() < 1e-5
         assert kept.squashed == isinstance(algorithm, al.SAC)
+
+
+def test_actions_of_another_policy_s_trajectory_are_those_that_the_caller_names():
+    """A trajectory doesn't say how its policy squashes actions, so a buffer of unknown ones is warned of."""
+    space, algorithm = Box(-2, 2, (1,), np.float32), al.SAC(minibatch_size=8, learning_starts=0, buffer_size=400)
+    trajectory = random_trajectory(space, observation_space=Box(-1, 1, (3,)), steps=8)
+    for squashed, factor in ((True, None), (False, 2.0)):
+        buffer = al.ReplayBuffer(Box(-1, 1, (3,)), space, 400, unroll_length=8)
+        buffer.add(trajectory, squashed=squashed)
+        learner_of(buffer, algorithm)
+        kept, given = buffer.sample(64).action, trajectory.action.reshape(-1, 1)
+        found = kept if factor is None else np.tanh(kept) * factor
+        expected = given if factor is None else np.clip(given, -factor, factor)
+        assert np.abs(found[:, None] - expected[None]).max(axis=-1).min(axis=1).max() < 1e-4
+    unknown = al.ReplayBuffer(Box(-1, 1, (3,)), space, 400, unroll_length=8)
+    unknown.add(trajectory)
+    with pytest.warns(UserWarning, match="The buffer's actions are taken for those before tanh, .* squashed=None"):
+        learner_of(unknown, algorithm)
 
 
 def test_cloning_has_a_gradient_where_means_are_beyond_the_bounds():

@@ -140,7 +140,7 @@ def test_runs_are_compared_by_the_interquartile_mean(tmp_path):
         (["--parallel", "2"], "`--parallel` needs `--seeds`. Received: --parallel 2"),
         (["--seeds", "0-1", "--run-dir", "other"], "must be a new or empty folder for runs of `--seeds`. Received"),
         (["--seeds", "0-1", "--run-dir", "all"], "must be a new folder; resume the runs of this one by --resume. Rec"),
-        (["--resume", "all", "--seeds", "0-1"], "`--seeds` can't be combined with `--resume` of runs of `--seeds`. Received"),
+        (["--resume", "all", "--seeds", "0-1"], "`--seeds` can't be combined with `--resume` of runs of `--seeds`."),
         (["CartPol-v1", "--seeds", "0-1"], "`CartPole-v1`"),
     ],
 )

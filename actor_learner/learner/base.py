@@ -499,6 +499,7 @@ class Learner:
         Args:
             directory: where it was saved.
             algorithm: needed if hyperparameters were callables or objects, or the class isn't part of this package.
+                With another learning rate than the saved one, the optimizer gets it.
             network: needed if Keras couldn't save the network whole; it gets the weights.
             device: as for `Learner`.
             devices: as for `Learner`; with another number than the saved learner's, rows are taken in another order.
@@ -532,6 +533,9 @@ class Learner:
         learner._rng = np.random.Generator(saved.random_state)
         with backend.device(learner.device):
             learner._restore(saved, directory)
+        rate, before = learner.algorithm.learning_rate, saved.trained_by
+        if before is not None and before.learning_rate != rate and not learner.algorithm.clones_optimizer:
+            learner.optimizer.learning_rate = learner.algorithm.initial_learning_rate
         learner._set_epsilon()
         return learner
 

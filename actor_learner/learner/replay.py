@@ -90,7 +90,7 @@ class ReplayLearner(Learner):
             raise refusal("compute_reward", f"None for {kind} without `hindsight`", self.compute_reward)
         algorithm.check_action_space(self.spaces.action)
         with self._on_device():
-            options = algorithm.critic_options
+            options = {"normalize_observation": bool(self._normalization), **algorithm.critic_options}
             self.critics = make_critics(critics, self.spaces, algorithm.num_critics, options, self._seed)
             if network.built:
                 self._check_further_outputs()
@@ -103,7 +103,7 @@ class ReplayLearner(Learner):
         self._replay_update: ReplayUpdate | None = None
         self._optimizers: dict[str, keras.Optimizer] = {}
         self._statistics: backend.Compiled | None = None
-        self._slots = 0
+        self._slots = 0  # gradient steps of a call, which draws their rows at once: those of the first batch
         self._targets_at = 0  # the env steps up to which targets have moved
         self._refills = False
         self.gradient_steps = 0
@@ -455,7 +455,7 @@ class ReplayLearner(Learner):
             a_minibatch = size * buffer.row_bytes
             needed = a_minibatch + size * _BYTES_OF_A_UNIT * sum(map(units, self._all_models))
             require_memory("A minibatch doesn't fit", needed, f"minibatch_size={size}")
-            self._slots = max(1, min(_MAX_STEPS, _MAX_BYTES // a_minibatch, due))  # steps of a call: those of a batch
+            self._slots = max(1, min(_MAX_STEPS, _MAX_BYTES // a_minibatch, self._slots or due))
             self._compile_replay()
         self._check_trainable()
         assert self._replay_update is not None
@@ -477,6 +477,12 @@ class ReplayLearner(Learner):
             models = TrainedModels(network, self.critics, self.algorithm, self.spaces)
             for critic in self.critics:
                 check_critic(models, critic, zeros)
+                if self._normalization and not (models.batches or contract.normalization_layers(critic)):
+                    warnings.warn(
+                        "The network normalizes observations, and critics don't: begin them with "
+                        f"al.ObservationNormalization. Received: critic {critic.name!r}",
+                        stacklevel=3,
+                    )
                 names = contract.training_dependent_layers(critic, contract.NOISE + models.batches)
                 self._warn_of_training_layers(names, f", in critic {critic.name!r}")
                 if models.batches and not any(layer.trainable for layer in contract.layers_of(critic, models.batches)):
@@ -548,6 +554,7 @@ class ReplayLearner(Learner):
             "due_from": list(self._due_from),
             "targets_at": self._targets_at,
             "offline_steps": self.offline_steps,
+            "slots": self._slots,
             "seed": self._seed,
         }
         return super()._saved(
@@ -577,7 +584,9 @@ class ReplayLearner(Learner):
         self._targets_at, self._seed = int(saved.replay["targets_at"]), int(saved.replay["seed"])
         starts, taken = saved.replay["due_from"]
         self._due_from = int(starts), int(taken)
+        self._slots = int(saved.replay.get("slots", 0))
         if saved.replay["updates_per_step"] != self.algorithm.updates_per_step:  # what was owed at another rate isn't
+            self._slots = 0
             self._due_from = max(self.env_steps, self._due_from[0]), self.gradient_steps
         size = self.algorithm.buffer_size
         self._load_buffer(directory, None if saved.replay.get("buffer_size", size) == size else size)

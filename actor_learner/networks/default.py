@@ -419,7 +419,7 @@ class _Builder:
         if quantiles is None:
             return self.head(x, columns, 1.0, name)
         flat = self.head(x, columns * quantiles, 1.0, name)
-        return layers.Reshape((columns, quantiles), name=self.name(f"{name}_quantiles"))(flat)
+        return layers.Reshape((columns, quantiles), name=self.name(f"{name}_quantiles"), dtype="float32")(flat)
 
     def action_parameters(
         self,

@@ -157,8 +157,16 @@ class ReplayBuffer:
     def keep_squashed(self, squashed: bool) -> None:
         """Keep actions with bounds before tanh, as SAC plays them, or as the environment gets them.
 
-        Actions that are known to be kept in the other way are converted.
+        Actions that are known to be kept in the other way are converted. Warns where that isn't known.
         """
+        bounded = any(leaf.is_bounded_box for leaf in self.spaces.action.leaves)
+        if self.squashed is None and self._filled and bounded:
+            kept = "before" if squashed else "after"
+            warnings.warn(
+                f"The buffer's actions are taken for those {kept} tanh, as the network has them: "
+                "`add(..., squashed=)` says which ones they are. Received: a buffer with squashed=None",
+                stacklevel=3,
+            )
         if self.squashed not in (None, squashed) and self._filled:
             self._stored.convert_actions(before_tanh if squashed else after_tanh)
             self._begin_columns()  # files hold the others
@@ -191,12 +199,17 @@ class ReplayBuffer:
         """Return the rows that can be drawn."""
         return self._sampler.count
 
-    def add(self, trajectory: Trajectory) -> Array:
+    def add(self, trajectory: Trajectory, *, squashed: bool | None = None) -> Array:
         """Copy a trajectory over the oldest columns. Returns their numbers, for `discard`.
+
+        squashed: whether the policy that played squashes its actions by tanh, as SAC does. Give it where actions have
+            bounds, unless the trajectory is of the policy whose learner has this buffer.
 
         Raises ValueError if the trajectory doesn't fit the spaces, contains NaN, or has more columns than the buffer.
         """
         checked = self._check(trajectory)
+        if squashed is not None:
+            self.keep_squashed(squashed)
         if not self._filled:
             self._warn_of_unused(len(checked.reward))
         return self._keep(checked)

@@ -247,13 +247,18 @@ def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError
 def learner_folder(run: str | os.PathLike[str]) -> Path | None:
     """Return the saved learner of a network: its own folder, or the newest whole checkpoint of its run.
 
-    run: the path of the network or of its folder, or "hf://owner/name".
+    run: the path of the network or of its folder, "hf://owner/name", or RUN/policies/NAME of a run with several.
 
     None: there is none. Raises ValueError as `newest_whole` does.
     """
     path = local_path(run)
     folder = path if path.is_dir() else path.parent
-    return folder if (folder / "learner.npz").is_file() else newest_whole(folder / "checkpoints")[0]
+    if (folder / "learner.npz").is_file():
+        return folder
+    if folder.parent.name != POLICIES_FOLDER:
+        return newest_whole(folder / "checkpoints")[0]
+    newest, own = newest_whole(folder.parent.parent / "checkpoints")[0], Path(POLICIES_FOLDER, folder.name)
+    return newest / own if newest and (newest / own / "learner.npz").is_file() else None
 
 
 def remove_folder(path: Path) -> None:

@@ -9,6 +9,8 @@ from keras import layers, ops
 
 import actor_learner as al
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK
+from actor_learner.networks.contract import building_in
+from actor_learner.spaces.structure import action_structure
 from tests.algorithms.test_quantiles import loss_and_slope
 from tests.learner.test_replay import (
     OFTEN,
@@ -64,6 +66,18 @@ def test_the_loss_of_qrdqn_is_that_of_the_paper(double, masked):
     np.testing.assert_allclose(np.asarray(loss.outputs["error"]), of_row, rtol=1e-4, atol=1e-5)
     assert np.asarray(loss.outputs["error"]).min() > 0  # priorities, which a right mean doesn't lower to nothing
     assert float(loss.metrics["q_value"]) == pytest.approx(chosen.mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_quantiles_are_float32_whatever_the_layers_compute_in(dueling):
+    algorithm = qrdqn(dueling=dueling)
+    with building_in("bfloat16"):
+        network = al.default_network(
+            VECTOR, TWO_ACTIONS, **SMALL, **algorithm.network_options(action_structure(TWO_ACTIONS))
+        )
+    assert {output.dtype for output in network.outputs} == {"float32"}
+    learner = al.Learner(network, algorithm, action_space=TWO_ACTIONS, observation_space=VECTOR, total_steps=1000)
+    assert np.isfinite(learner.update(batch(learner))["loss"])
 
 
 def test_the_losses_of_tqc_are_those_of_the_paper():

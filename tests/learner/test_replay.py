@@ -16,6 +16,7 @@ import actor_learner as al
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK
 from actor_learner.learner import replay
 from actor_learner.learner.replay import ReplayLearner
+from actor_learner.networks.contract import normalization_layers
 from actor_learner.spaces.structure import action_structure
 from actor_learner.system.files import write_folder_atomically
 from tests.support.small_networks import trace_count
@@ -440,6 +441,30 @@ def test_a_loaded_learner_goes_on_as_the_saved_one_would_have(trained, name, tmp
         np.testing.assert_array_equal(np.asarray(one.value), np.asarray(other.value))
 
 
+def test_a_loaded_learner_s_calls_take_as_many_steps_as_the_saved_one_s(tmp_path):
+    """How many decides which rows are drawn together, and where targets and schedules move."""
+    learner = make_learner(dqn(updates_per_step=0.125))
+    for seed in range(2):
+        learner.update(batch(learner, seed))
+    learner.save(tmp_path / "saved")
+    again = al.Learner.load(tmp_path / "saved")
+    assert learner.learn(23) == again.learn(23)
+    np.testing.assert_array_equal(learner.flat_weights(), again.flat_weights())
+
+
+def test_another_learning_rate_takes_the_place_of_the_optimizer_s(tmp_path):
+    learner = make_learner(td3())
+    learner.update(batch(learner))
+    learner.optimizer.learning_rate = 0.25  # as a callback does
+    learner.save(tmp_path / "saved")
+    for given, expected in ((td3(), 0.25), (td3(learning_rate=0.0), 0.0), (td3(learning_rate="linear_0.5"), 0.5)):
+        again = al.Learner.load(tmp_path / "saved", algorithm=given)
+        before = [critic.get_weights()[0] for critic in again.critics]
+        assert again.update(batch(again, 1))["learning_rate"] == pytest.approx(expected, rel=0.01)
+        same = [np.array_equal(critic.get_weights()[0], one) for critic, one in zip(again.critics, before, strict=True)]
+        assert same == [expected == 0.0] * 2
+
+
 def test_a_loaded_learner_takes_the_first_temperature_that_another_algorithm_gives(tmp_path):
     learner = make_learner(sac(learning_rate=1e-6))
     learner.update(batch(learner))
@@ -513,6 +538,26 @@ def test_statistics_of_observations_are_of_each_batch_s_valid_rows_and_undone_wh
     assert learner.not_finite == ("statistics",)
     for variable, value in zip([*layer.variables, *copies], before, strict=True):
         np.testing.assert_array_equal(np.asarray(variable.value), value)
+
+
+def test_critics_see_observations_as_the_network_does():
+    """Default ones do; those of one's own are warned of, unless they normalize, too, or by batches."""
+
+    def learner_of(algorithm, critics=None):
+        options = algorithm.network_options(action_structure(BOUNDS))
+        network = al.default_network(VECTOR, BOUNDS, **SMALL, **options, normalize_observation=True)
+        return al.Learner(network, algorithm, action_space=BOUNDS, observation_space=VECTOR, critics=critics)
+
+    for algorithm in (sac(), al.CrossQ(**OFTEN)):
+        learner = learner_of(algorithm)
+        assert "undone" not in learner.update(batch(learner))
+        counts = [float(layer.count.numpy()) for one in learner.critics for layer in normalization_layers(one)]
+        assert counts == [32.0] * 2
+    own = learner_of(sac(), lambda *spaces: al.default_critic(*spaces, hidden_sizes=(8,)))
+    with pytest.warns(
+        UserWarning, match="The network normalizes observations, and critics don't: begin them with al.Ob"
+    ):
+        own.update(batch(own))
 
 
 def test_statistics_that_the_network_and_a_critic_share_count_each_row_once():

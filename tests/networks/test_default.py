@@ -87,7 +87,9 @@ def test_log_std_is_appended_and_trained():
 
 
 def test_a_standard_deviation_without_a_box_warns():
-    with pytest.warns(UserWarning, match="`initial_log_std` has no effect on an action space without a Box. Received: "):
+    with pytest.warns(
+        UserWarning, match="`initial_log_std` has no effect on an action space without a Box. Received: "
+    ):
         default_network(VECTOR, Discrete(2), initial_log_std=-2.0)
 
 

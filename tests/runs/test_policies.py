@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
 from actor_learner.cli import main
+from actor_learner.runs.checkpoints import learner_folder
 from actor_learner.runs.metrics import has_undone
 from tests.support.hunt_game import Hunt
 
@@ -97,8 +98,18 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
         al.train(config(tmp_path / "run", {"hunter": {"ent_coef": 0.5}, "prey": {}}, updates=16), resume=True)
 
 
+def test_a_policy_s_share_of_the_steps_is_named(tmp_path):
+    dqn = al.DQN(learning_starts=950, buffer_size=1000, target_update_interval=500)
+    policies = {"hunter": al.PolicyConfig(algorithm=dqn), "prey": al.PolicyConfig(algorithm=al.SAC(buffer_size=1000))}
+    expected = r"^`policies`, hunter: \d+ of total_steps=1000 are its share\. `learning_starts`"
+    with pytest.raises(ValueError, match=expected):
+        al.train(config(tmp_path / "run", policies, total_steps=1000))
+
+
 def test_a_policy_of_another_run_acts_and_never_learns(run, tmp_path):
     trained = run.run_dir / "policies" / "prey"
+    assert learner_folder(trained).samefile(run.run_dir / "checkpoints/final/policies/prey")
+    assert learner_folder(run.run_dir / "policies/no") is None
     policies = {"hunter": al.PolicyConfig(), "prey": al.PolicyConfig(init_from=trained, learning=False)}
     result = al.train(config(tmp_path / "run", policies))
     assert_equal({"prey": run.network["prey"].get_weights()}, {"prey": result.network["prey"].get_weights()})
