@@ -137,8 +137,12 @@ class ReplayLearner(Learner):
         if hindsight is not None and hindsight.compute_reward is None and buffer.hindsight is not None:
             hindsight = replace(hindsight, compute_reward=buffer.hindsight.compute_reward)
         buffer.use_hindsight(hindsight)
-        buffer.keep_squashed(contract.distribution_and_hold(self.network)[0] == "squashed")
+        buffer.keep_squashed(self._squashes)
         self.buffer = buffer
+
+    @property
+    def _squashes(self) -> bool:
+        return contract.distribution_and_hold(self.network)[0] == "squashed"
 
     @property
     def hindsight(self) -> Hindsight | None:
@@ -612,6 +616,8 @@ class ReplayLearner(Learner):
             except DamagedError as error:
                 warnings.warn(f"The replay buffer is filled anew: {one_line(error)}", stacklevel=4)
             else:
+                if buffer.squashed is None:  # this learner's, by an earlier version
+                    buffer.squashed = self._squashes
                 self.use_buffer(buffer)
                 return
         self._refills = self.env_steps > 0
