@@ -385,17 +385,19 @@ def _critics(config: TrainConfig, network: keras.Model, choices: int) -> Any:
         return config.critics
     if len(saved := _saved_critics(config, choices)) == config.algorithm.num_critics:
         return lambda observation_space, action_space: saved.pop(0)
-    from actor_learner.networks.contract import building_in, normalization_layers
-    from actor_learner.networks.default import critic_seeds, default_critic
+    from actor_learner.networks.contract import building_in
+    from actor_learner.networks.default import critic_seeds, default_critic, normalizes_vectors
 
     names = "hidden_sizes activation orthogonal_init layer_norm image_network channel_axis"
     options = {name: getattr(config, name) for name in names.split()} | dict(config.algorithm.critic_options)
-    options["normalize_observation"] = bool(normalization_layers(network))
     seeds = iter(critic_seeds(config.seed, config.algorithm.num_critics))
 
     def make(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
+        normalizes = config.normalize_observation or normalizes_vectors(network, observation_space)
         with building_in(config.precision):
-            return default_critic(observation_space, action_space, **options, seed=next(seeds))
+            return default_critic(
+                observation_space, action_space, **options, normalize_observation=normalizes, seed=next(seeds)
+            )
 
     return make
 

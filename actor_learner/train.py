@@ -46,7 +46,6 @@ class _Run:
         self.exported: Any = None  # the policy that is saved in the end
         self.learner = build.make_learner(config, start, actors, compute_reward)
         self.weights = weights_for(actors, self.learner)
-        start.change_rate(self.learner, config.algorithm)
         rows = build.batch_rows(config)
         self.offline_steps_at_once = max(_OFFLINE_STEPS, config.algorithm.due(rows)) if config.offline_steps else 1
         planned_updates = math.ceil(config.total_steps / rows)

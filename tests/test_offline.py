@@ -1,6 +1,7 @@
 """Runs that learn from a buffer before the first env step, or without any."""
 
 import json
+import math
 
 import gymnasium as gym
 import keras
@@ -158,9 +159,17 @@ def test_actions_of_another_policy_s_trajectory_are_those_that_the_caller_names(
         found = kept if factor is None else np.tanh(kept) * factor
         expected = given if factor is None else np.clip(given, -factor, factor)
         assert np.abs(found[:, None] - expected[None]).max(axis=-1).min(axis=1).max() < 1e-4
+        older = set(buffer.sample(4096).action.ravel())
+        buffer.add(trajectory._replace(action=np.full_like(trajectory.action, 1.0)), squashed=False)
+        newer = set(buffer.sample(256).action.ravel()) - older  # a learner's buffer keeps its own form
+        assert [float(each) for each in newer] == pytest.approx([math.atanh(0.5)] * len(newer), abs=1e-5)
+        assert newer
+        assert buffer.squashed
     unknown = al.ReplayBuffer(Box(-1, 1, (3,)), space, 400, unroll_length=8)
     unknown.add(trajectory)
-    with pytest.warns(UserWarning, match="The buffer's actions are taken for those before tanh, .* squashed=None"):
+    with pytest.warns(
+        UserWarning, match="It isn't known whether the buffer's actions are those before tanh .* squashed=N"
+    ):
         learner_of(unknown, algorithm)
 
 

@@ -533,9 +533,8 @@ class Learner:
         learner._rng = np.random.Generator(saved.random_state)
         with backend.device(learner.device):
             learner._restore(saved, directory)
-        rate, before = learner.algorithm.learning_rate, saved.trained_by
-        if before is not None and before.learning_rate != rate and not learner.algorithm.clones_optimizer:
-            learner.optimizer.learning_rate = learner.algorithm.initial_learning_rate
+            if saved.learning_rate != learner.algorithm.learning_rate and not learner.algorithm.clones_optimizer:
+                learner.optimizer.learning_rate = learner.algorithm.initial_learning_rate
         learner._set_epsilon()
         return learner
 

@@ -30,6 +30,7 @@ from actor_learner.learner.replay_update import ReplayUpdate
 from actor_learner.learner.state import SEEDS, SavedLearner, restore
 from actor_learner.learner.steps import Snapshot
 from actor_learner.networks import contract
+from actor_learner.networks.default import normalizes_vectors
 from actor_learner.networks.memory import Memories
 from actor_learner.replay.buffer import Minibatches, ReplayBuffer
 from actor_learner.replay.hindsight import Hindsight
@@ -90,7 +91,8 @@ class ReplayLearner(Learner):
             raise refusal("compute_reward", f"None for {kind} without `hindsight`", self.compute_reward)
         algorithm.check_action_space(self.spaces.action)
         with self._on_device():
-            options = {"normalize_observation": bool(self._normalization), **algorithm.critic_options}
+            normalizes = normalizes_vectors(network, self.spaces.observation_space)
+            options = {"normalize_observation": normalizes, **algorithm.critic_options}
             self.critics = make_critics(critics, self.spaces, algorithm.num_critics, options, self._seed)
             if network.built:
                 self._check_further_outputs()
@@ -137,6 +139,14 @@ class ReplayLearner(Learner):
         if hindsight is not None and hindsight.compute_reward is None and buffer.hindsight is not None:
             hindsight = replace(hindsight, compute_reward=buffer.hindsight.compute_reward)
         buffer.use_hindsight(hindsight)
+        if buffer.squashed is None and len(buffer) and any(leaf.is_bounded_box for leaf in spaces.action.leaves):
+            taken = "those before tanh (SAC's)" if self._squashes else "those that the environment got"
+            warnings.warn(
+                "It isn't known whether the buffer's actions are those before tanh or those that the environment got. "
+                f"They are taken for {taken}; `add(..., squashed=)` says which they are. "
+                "Received: a buffer with squashed=None",
+                stacklevel=3,
+            )
         buffer.keep_squashed(self._squashes)
         self.buffer = buffer
 
@@ -236,7 +246,8 @@ class ReplayLearner(Learner):
         as if `updates_per_step` of the gradient steps belonged to each env step. The first call sets the statistics of
         observations by rows of the buffer, if there are none yet. An undone call counts nothing.
 
-        One compiled call takes up to 64 steps; targets and schedules move between these calls.
+        One compiled call takes up to 64 steps, and no more than the learner's first one; targets and schedules move
+        between these calls.
 
         Raises ValueError without a buffer that has rows; MemoryError if the device has too little memory.
         """
@@ -481,6 +492,7 @@ class ReplayLearner(Learner):
             models = TrainedModels(network, self.critics, self.algorithm, self.spaces)
             for critic in self.critics:
                 check_critic(models, critic, zeros)
+                self._begin_normalization(critic)
                 if self._normalization and not (models.batches or contract.normalization_layers(critic)):
                     warnings.warn(
                         "The network normalizes observations, and critics don't: begin them with "
@@ -507,6 +519,14 @@ class ReplayLearner(Learner):
             models.make_targets()
         self._models = models
         return models
+
+    def _begin_normalization(self, critic: keras.Model) -> None:
+        """Give a critic's layers that normalize observations the network's statistics, if they have none yet."""
+        known = {layer.leaf: layer for layer in self._normalization}
+        for layer in contract.normalization_layers(critic):
+            if layer.leaf in known and not float(backend.to_numpy(layer.count.value)):
+                for variable, other in zip(layer.variables, known[layer.leaf].variables, strict=True):
+                    variable.assign(other.value)
 
     def _check_further_outputs(self) -> None:
         """Raise ValueError for a network without an output that losses need, or with one of another shape."""
@@ -559,6 +579,7 @@ class ReplayLearner(Learner):
             "targets_at": self._targets_at,
             "offline_steps": self.offline_steps,
             "slots": self._slots,
+            "minibatch_size": self.algorithm.minibatch_size,
             "seed": self._seed,
         }
         return super()._saved(
@@ -588,7 +609,8 @@ class ReplayLearner(Learner):
         self._targets_at, self._seed = int(saved.replay["targets_at"]), int(saved.replay["seed"])
         starts, taken = saved.replay["due_from"]
         self._due_from = int(starts), int(taken)
-        self._slots = int(saved.replay.get("slots", 0))
+        same_size = saved.replay.get("minibatch_size") == self.algorithm.minibatch_size
+        self._slots = int(saved.replay["slots"]) if same_size else 0
         if saved.replay["updates_per_step"] != self.algorithm.updates_per_step:  # what was owed at another rate isn't
             self._slots = 0
             self._due_from = max(self.env_steps, self._due_from[0]), self.gradient_steps

@@ -69,6 +69,8 @@ class SavedLearner:
     """The counters of an off-policy learner."""
     trained_by: Algorithm | OffPolicy | None = None
     """Of a learner that was read: the algorithm that it was saved with; None if no file can hold it."""
+    learning_rate: float | str | None = None
+    """Of a learner that was read: the algorithm's; None if that is a callable."""
 
 
 def write_learner(saved: SavedLearner, folder: Path) -> None:
@@ -81,6 +83,7 @@ def write_learner(saved: SavedLearner, folder: Path) -> None:
     write_arrays(folder / "learner.npz", saved.arrays)
     description = {
         "algorithm": algorithms.to_json(saved.algorithm),
+        "learning_rate": rate if isinstance(rate := saved.algorithm.learning_rate, float | int | str) else None,
         "action_space": to_json(saved.action_space),
         "total_steps": saved.total_steps,
         "sequence_length": saved.sequence_length,
@@ -118,6 +121,7 @@ def read_learner(
         with contextlib.suppress(ValueError):  # of another version
             description["trained_by"] = _algorithm(description["algorithm"], directory)
     description["algorithm"] = algorithm
+    description.setdefault("learning_rate", description.get("trained_by", algorithm).learning_rate)
     spaces = description.get("observation_space"), description["action_space"]
     models = [
         network_of(contents, critics and _built(critics(*spaces), *spaces), path=directory, name=f"critic-{index}")

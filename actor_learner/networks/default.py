@@ -197,6 +197,13 @@ def default_critic(
     return keras.Model((observation, action), value, name="critic")
 
 
+def normalizes_vectors(network: keras.Model, observation_space: Space[Any]) -> bool:
+    """Return whether a network normalizes observations, and some are vectors, which critics can normalize, too."""
+    leaves = spaces.observation_structure(observation_space).leaves
+    vectors = [leaf for leaf in leaves if isinstance(leaf.space, Box) and leaf.path != (spaces.MASK_KEY,)]
+    return bool(normalization_layers(network)) and not all(is_grid(leaf.space) for leaf in vectors)
+
+
 def with_normalization(network: keras.Model, observation_space: Space[Any]) -> keras.Model:
     """Return `network` behind `ObservationNormalization` layers, one for each vector of numbers.
 

@@ -157,16 +157,8 @@ class ReplayBuffer:
     def keep_squashed(self, squashed: bool) -> None:
         """Keep actions with bounds before tanh, as SAC plays them, or as the environment gets them.
 
-        Actions that are known to be kept in the other way are converted. Warns where that isn't known.
+        Actions that are known to be kept in the other way are converted.
         """
-        bounded = any(leaf.is_bounded_box for leaf in self.spaces.action.leaves)
-        if self.squashed is None and self._filled and bounded:
-            kept = "before" if squashed else "after"
-            warnings.warn(
-                f"The buffer's actions are taken for those {kept} tanh, as the network has them: "
-                "`add(..., squashed=)` says which ones they are. Received: a buffer with squashed=None",
-                stacklevel=3,
-            )
         if self.squashed not in (None, squashed) and self._filled:
             self._stored.convert_actions(before_tanh if squashed else after_tanh)
             self._begin_columns()  # files hold the others
@@ -202,14 +194,12 @@ class ReplayBuffer:
     def add(self, trajectory: Trajectory, *, squashed: bool | None = None) -> Array:
         """Copy a trajectory over the oldest columns. Returns their numbers, for `discard`.
 
-        squashed: whether the policy that played squashes its actions by tanh, as SAC does. Give it where actions have
-            bounds, unless the trajectory is of the policy whose learner has this buffer.
+        squashed: whether the policy that played squashes its actions by tanh, as SAC does: those with bounds are
+            converted where the buffer keeps others. None: they are as the buffer keeps them, such as its learner's.
 
         Raises ValueError if the trajectory doesn't fit the spaces, contains NaN, or has more columns than the buffer.
         """
-        checked = self._check(trajectory)
-        if squashed is not None:
-            self.keep_squashed(squashed)
+        checked = self._as_kept(self._check(trajectory), squashed)
         if not self._filled:
             self._warn_of_unused(len(checked.reward))
         return self._keep(checked)
@@ -242,9 +232,23 @@ class ReplayBuffer:
         return self._add_episode(observations, actions, rewards, **options)
 
     def _add_episode(self, *arguments: Any, squashed: bool | None, **options: Any) -> Array:
-        if squashed is not None:
-            self.keep_squashed(squashed)
-        return self._keep(self._check(episode(self.spaces, *arguments, squashed=squashed, **options)))
+        checked = self._check(episode(self.spaces, *arguments, squashed=squashed, **options))
+        return self._keep(self._as_kept(checked, squashed))
+
+    def _as_kept(self, trajectory: Trajectory, squashed: bool | None) -> Trajectory:
+        """Return a trajectory with such actions as the buffer keeps: in the beginning, those of the first one."""
+        if squashed is None:
+            return trajectory
+        if self.squashed is None:
+            self.squashed = squashed
+        if self.squashed == squashed:
+            return trajectory
+        convert, action = before_tanh if self.squashed else after_tanh, self.spaces.action
+        leaves = [
+            convert(leaf, value).astype(value.dtype) if leaf.is_bounded_box else value
+            for leaf, value in zip(action.leaves, action.flatten(trajectory.action), strict=True)
+        ]
+        return trajectory._replace(action=action.unflatten(leaves))
 
     @classmethod
     def from_minari(

@@ -251,14 +251,15 @@ def learner_folder(run: str | os.PathLike[str]) -> Path | None:
 
     None: there is none. Raises ValueError as `newest_whole` does.
     """
-    path = local_path(run)
+    path = Path(os.path.abspath(local_path(run)))
     folder = path if path.is_dir() else path.parent
     if (folder / "learner.npz").is_file():
         return folder
-    if folder.parent.name != POLICIES_FOLDER:
-        return newest_whole(folder / "checkpoints")[0]
-    newest, own = newest_whole(folder.parent.parent / "checkpoints")[0], Path(POLICIES_FOLDER, folder.name)
-    return newest / own if newest and (newest / own / "learner.npz").is_file() else None
+    newest = newest_whole(folder / "checkpoints")[0]
+    if newest is None and folder.parent.name == POLICIES_FOLDER:
+        newest = newest_whole(folder.parent.parent / "checkpoints")[0]
+        newest = newest and newest / POLICIES_FOLDER / folder.name
+    return newest if newest is not None and (newest / "learner.npz").is_file() else None
 
 
 def remove_folder(path: Path) -> None:

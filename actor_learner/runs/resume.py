@@ -52,13 +52,6 @@ class Start:
     resumed: bool = False  # the run existed before
     confirmed: bool = False  # this process has learned something
 
-    def change_rate(self, learner: Any, algorithm: Any) -> None:
-        """Set the learning rate where it was changed since the checkpoint, whose optimizer has the earlier one."""
-        since = [each["changed"] for each in self.changes if each["updates"] == self.state.updates]
-        for member in learner.members.values() if any("learning_rate" in each for each in since) else ():
-            if member.algorithm.learning_rate == algorithm.learning_rate:  # else a policy's own
-                member.optimizer.learning_rate = algorithm.initial_learning_rate
-
     def commit(self, config: TrainConfig) -> None:
         """Restores the directory to its state at the checkpoint, once all parts of the run exist.
 

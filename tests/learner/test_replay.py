@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import warnings
 
 import keras
 import numpy as np
@@ -452,12 +453,17 @@ def test_a_loaded_learner_s_calls_take_as_many_steps_as_the_saved_one_s(tmp_path
     np.testing.assert_array_equal(learner.flat_weights(), again.flat_weights())
 
 
+class OwnTD3(al.TD3):
+    """TD3 by another name."""
+
+
 def test_another_learning_rate_takes_the_place_of_the_optimizer_s(tmp_path):
     learner = make_learner(td3())
     learner.update(batch(learner))
     learner.optimizer.learning_rate = 0.25  # as a callback does
     learner.save(tmp_path / "saved")
-    for given, expected in ((td3(), 0.25), (td3(learning_rate=0.0), 0.0), (td3(learning_rate="linear_0.5"), 0.5)):
+    own = OwnTD3(**OFTEN, learning_rate=0.0)  # of whose class a file holds nothing
+    for given, expected in ((td3(), 0.25), (own, 0.0), (td3(learning_rate="linear_0.5"), 0.5)):
         again = al.Learner.load(tmp_path / "saved", algorithm=given)
         before = [critic.get_weights()[0] for critic in again.critics]
         assert again.update(batch(again, 1))["learning_rate"] == pytest.approx(expected, rel=0.01)
@@ -558,6 +564,35 @@ def test_critics_see_observations_as_the_network_does():
         UserWarning, match="The network normalizes observations, and critics don't: begin them with al.Ob"
     ):
         own.update(batch(own))
+    by_batches = lambda *spaces: al.default_critic(*spaces, hidden_sizes=(8,), batch_norm=True)  # noqa: E731
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        learner = learner_of(al.CrossQ(**OFTEN), by_batches)
+        assert "undone" not in learner.update(batch(learner))
+
+
+def test_new_critics_begin_with_the_statistics_of_a_network_that_has_some():
+    network = al.default_network(VECTOR, BOUNDS, **SMALL, action_noise=0.1, normalize_observation=True)
+    (layer,) = normalization_layers(network)
+    layer.mean.assign(np.arange(4.0))
+    layer.variance.assign(np.arange(1.0, 5.0))
+    layer.count.assign(100.0)
+    before = [np.asarray(variable.value) for variable in layer.variables]
+    learner = al.Learner(network, td3(), action_space=BOUNDS, observation_space=VECTOR, total_steps=1000)
+    learner.make_buffer(8, action_masks=False).add(batch(learner))
+    learner.learn(1)
+    for each in (layer, *(one for critic in learner.critics for one in normalization_layers(critic))):
+        for variable, value in zip(each.variables, before, strict=True):
+            np.testing.assert_array_equal(np.asarray(variable.value), value)
+
+
+def test_critics_of_images_do_not_normalize_though_the_network_does():
+    space = Box(0, 255, (16, 16, 1), np.uint8)
+    x = keras.Input(space.shape)
+    hidden = layers.Flatten()(al.ObservationNormalization()(ops.cast(x, "float32")))
+    outputs = al.ActionDistribution("gaussian")(al.LogStd(trainable=False)(layers.Dense(3, "tanh")(hidden)))
+    learner = al.Learner(keras.Model(x, {"parameters": outputs}), td3(), action_space=BOUNDS, observation_space=space)
+    assert not [layer for critic in learner.critics for layer in normalization_layers(critic)]
 
 
 def test_statistics_that_the_network_and_a_critic_share_count_each_row_once():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 
 import keras
@@ -110,6 +111,8 @@ def test_a_policy_of_another_run_acts_and_never_learns(run, tmp_path):
     trained = run.run_dir / "policies" / "prey"
     assert learner_folder(trained).samefile(run.run_dir / "checkpoints/final/policies/prey")
     assert learner_folder(run.run_dir / "policies/no") is None
+    shutil.copytree(run.run_dir / "checkpoints/final/policies/prey", tmp_path / "policies/mine/learner")
+    assert learner_folder(tmp_path / "policies/mine/learner") == tmp_path / "policies/mine/learner"
     policies = {"hunter": al.PolicyConfig(), "prey": al.PolicyConfig(init_from=trained, learning=False)}
     result = al.train(config(tmp_path / "run", policies))
     assert_equal({"prey": run.network["prey"].get_weights()}, {"prey": result.network["prey"].get_weights()})
