@@ -609,10 +609,10 @@ class ReplayLearner(Learner):
         self._targets_at, self._seed = int(saved.replay["targets_at"]), int(saved.replay["seed"])
         starts, taken = saved.replay["due_from"]
         self._due_from = int(starts), int(taken)
-        same_size = saved.replay.get("minibatch_size") == self.algorithm.minibatch_size
-        self._slots = int(saved.replay["slots"]) if same_size else 0
+        names = ("minibatch_size", "updates_per_step")
+        if all(saved.replay.get(name) == getattr(self.algorithm, name) for name in names):
+            self._slots = int(saved.replay["slots"])
         if saved.replay["updates_per_step"] != self.algorithm.updates_per_step:  # what was owed at another rate isn't
-            self._slots = 0
             self._due_from = max(self.env_steps, self._due_from[0]), self.gradient_steps
         size = self.algorithm.buffer_size
         self._load_buffer(directory, None if saved.replay.get("buffer_size", size) == size else size)

@@ -232,16 +232,18 @@ class ReplayBuffer:
         return self._add_episode(observations, actions, rewards, **options)
 
     def _add_episode(self, *arguments: Any, squashed: bool | None, **options: Any) -> Array:
-        checked = self._check(episode(self.spaces, *arguments, squashed=squashed, **options))
-        return self._keep(self._as_kept(checked, squashed))
+        kept = squashed if squashed is None else self._keeps_squashed(squashed)
+        return self._keep(self._check(episode(self.spaces, *arguments, squashed=kept, **options)))
 
-    def _as_kept(self, trajectory: Trajectory, squashed: bool | None) -> Trajectory:
-        """Return a trajectory with such actions as the buffer keeps: in the beginning, those of the first one."""
-        if squashed is None:
-            return trajectory
+    def _keeps_squashed(self, squashed: bool) -> bool:
+        """Return which actions the buffer keeps: in the beginning, those of the first trajectory that says it."""
         if self.squashed is None:
             self.squashed = squashed
-        if self.squashed == squashed:
+        return self.squashed
+
+    def _as_kept(self, trajectory: Trajectory, squashed: bool | None) -> Trajectory:
+        """Return a trajectory with such actions as the buffer keeps."""
+        if squashed is None or self._keeps_squashed(squashed) == squashed:
             return trajectory
         convert, action = before_tanh if self.squashed else after_tanh, self.spaces.action
         leaves = [

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from actor_learner.runs.recorded_config import algorithm_title
+
 PUBLISHED = tomllib.loads(Path(__file__).with_name("published.toml").read_text("utf-8"))
-
-
-def title(algorithm: str) -> str:
-    return {"crossq": "CrossQ"}.get(algorithm, algorithm.upper())
 
 
 class Published(NamedTuple):
@@ -29,7 +27,7 @@ class Published(NamedTuple):
 
     def __str__(self) -> str:
         spread = f" +- {self.spread:,g}" if self.spread else ""
-        return f"{self.source} {title(self.algorithm)} ({self.kind}) {self.value:,.7g}{spread}"
+        return f"{self.source} {algorithm_title(self.algorithm)} ({self.kind}) {self.value:,.7g}{spread}"
 
 
 FIGURES = [

@@ -22,7 +22,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
 
-from benchmarks.learning.rows import title
+from actor_learner.runs.recorded_config import algorithm_title
 from envs import velocity
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     kind: Any = PPO if without_velocity is None else RecurrentPPO
     if algorithm != "ppo":
         module = importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[library])
-        kind = getattr(module, title(algorithm))
+        kind = getattr(module, algorithm_title(algorithm))
     policy = "MlpPolicy" if without_velocity is None else "MlpLstmPolicy"
     model: Any = kind(policy, envs, device="cpu", seed=seed, **settings).learn(steps)
     played: Any = make_vec_env(made, n_envs=1, seed=1000)

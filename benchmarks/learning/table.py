@@ -30,9 +30,9 @@ from typing import NamedTuple
 import numpy as np
 
 from actor_learner.reports.curves import bootstrap_interval, interquartile_mean
-from actor_learner.runs.recorded_config import git_commit
+from actor_learner.runs.recorded_config import algorithm_title, git_commit
 from benchmarks.harness import ROOT, Figures, make_parser, map_on_cores, origin, run_on_core, table, write
-from benchmarks.learning.rows import PUBLISHED, ROWS, Published, Row, title
+from benchmarks.learning.rows import PUBLISHED, ROWS, Published, Row
 from benchmarks.peers.libraries import prepare, versions
 from benchmarks.works import COMMAND, evaluate_on_core, train_on_core
 
@@ -323,8 +323,8 @@ class _Result:
     def label(self) -> str:
         """The algorithm with its variant, and the library if it isn't ours."""
         if self.row.library == "ours":
-            return ", ".join(filter(None, (title(self.row.algorithm), self.row.variant)))
-        return f"{self.row.library.upper()}'s {title(self.row.algorithm)}, Zoo's settings"
+            return ", ".join(filter(None, (algorithm_title(self.row.algorithm), self.row.variant)))
+        return f"{self.row.library.upper()}'s {algorithm_title(self.row.algorithm)}, Zoo's settings"
 
 
 def student_point(freedom: float) -> float:
@@ -386,7 +386,7 @@ def _summary(environments: Mapping[str, Sequence[_Result]]) -> list[str]:
         "",
         *PUBLISHED["rule"].strip().splitlines(),
         "",
-        *table(("environment", *map(title, algorithms)), rows),
+        *table(("environment", *map(algorithm_title, algorithms)), rows),
     ]
 
 

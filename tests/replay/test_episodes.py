@@ -62,6 +62,15 @@ def test_actions_are_those_that_the_policy_would_have_drawn(squashed):
     assert all(np.isfinite(values).all() for values in batch.action.values())
 
 
+def test_a_buffer_keeps_its_form_and_exact_actions_whatever_later_policies_squash():
+    space = Box(-1, 1, (1,), np.float32)
+    buffer = al.ReplayBuffer(Box(-1, 1, (1,)), space, 64, unroll_length=4)
+    for squashed in (False, True):
+        buffer.add_episode([[0.0]] * 5, [[1.0]] * 4, [0.0] * 4, terminated=True, squashed=squashed)
+        assert buffer.squashed is False
+        np.testing.assert_array_equal(buffer.sample(32).action, 1.0)
+
+
 def test_arrays_of_all_steps_are_as_good_as_lists_of_steps():
     space = Dict({"force": FORCE, "turns": Tuple([Box(-1, 1, (2,)), Discrete(4)])})
     observations, actions, rewards = played(6, space)
