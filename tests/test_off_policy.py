@@ -168,7 +168,8 @@ def test_a_run_from_the_weights_of_another_begins_with_its_critics(of_sac, tmp_p
             np.testing.assert_array_equal(other, 5.0 if id(weight) in counts else one)
     assert seen.ent_coef == first.learner._models.variables["log_ent_coef"].numpy() != 0.0
     other = dataclasses.replace(SAC, ent_coef="auto_0.5")
-    run(tmp_path / "own", other, critics=al.default_critic, **fields)
+    with pytest.warns(UserWarning, match="critics don't: begin them with al.ObservationNormalization"):
+        run(tmp_path / "own", other, critics=al.default_critic, **fields)
     assert seen.weights[0][0].shape != ended[0][0].shape
     assert seen.ent_coef == pytest.approx(math.log(0.5))
 
