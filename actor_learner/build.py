@@ -352,8 +352,10 @@ def new_learner(
         fields["compute_reward"] = _reward_of(config, compute_reward)
     learner = Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
     if isinstance(learner, ReplayLearner) and (folder := _saved_learner(config)) is not None:
+        variables: Mapping[str, Any] = {}
         with _starting_anew("variables"):
-            learner.start_from(read_variables(folder))
+            variables = read_variables(folder)
+        learner.start_from(variables)
     return _with_buffer(config, learner, actors)
 
 

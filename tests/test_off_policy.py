@@ -192,6 +192,11 @@ def test_critics_of_another_size_start_anew_with_one_warning(of_sac):
     assert len(_saved_critics(config.replace(algorithm=al.TD3()))) == 2
 
 
+def test_critics_that_an_algorithm_refuses_end_the_run_without_a_warning(of_sac, tmp_path):
+    with pytest.raises(ValueError, match="^CrossQ needs critics with layers that normalize by batches"):
+        run(tmp_path / "run", al.CrossQ(**OFTEN), env="Pendulum-v1", num_actors=0, init_from=of_sac[0])
+
+
 def test_a_run_of_quantiles_resumes_and_exports_their_means(tmp_path):
     algorithm = al.QRDQN(**OFTEN, buffer_size=256, target_update_interval=100, quantiles=6)
     run(tmp_path / "run", algorithm, num_actors=0, total_steps=200)
