@@ -277,7 +277,7 @@ def check_contract(network: keras.Model, observation: Nest, spaces: Spaces, *, n
     except Exception as error:
         raise ValueError(
             f"The network doesn't take observations of {_describe(observation)} (with a leading batch axis): "
-            f"{reason(error)} Received: network={network.name!r}"
+            f"{reason(error).rstrip('.')}. Received: the network {network.name!r}"
         ) from error
     named = _named_outputs(outputs)
     if needs_value and "value" not in named:

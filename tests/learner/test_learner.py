@@ -500,7 +500,7 @@ def with_values(count):
         (
             linear_network,
             {"observation": np.zeros((17, 4, 5), np.float32)},
-            r"doesn't take observations of shape \(5,\)",
+            r"doesn't take observations of shape \(5,\).*[^.]\. Received: the network '",
         ),
         (linear_network, {"observation": np.zeros((17, 4), np.float32)}, r"doesn't take observations of shape \(\)"),
         (linear_network, {"reward": np.zeros(4)}, "`reward` must have shape"),
