@@ -36,7 +36,7 @@ def make_critics(make: Any, spaces: Spaces, count: int, options: Mapping[str, An
     try:
         critics = [make(*of) for _ in range(count)]
     except Exception as error:
-        raise ValueError(f"`critics` failed: {contract.reason(error)} Received: critics={make!r}") from error
+        raise ValueError(f"`critics` failed: {contract.reason(error)}. Received: critics={make!r}") from error
     if wrong := [critic for critic in critics if not isinstance(critic, keras.Model)]:
         raise refusal("critics", "a function that returns a keras.Model", wrong[0])
     return critics
@@ -52,7 +52,7 @@ def check_critic(models: TrainedModels, critic: keras.Model, observation: Any) -
         value = models.call_critic(critic, tree.map_structure(np.asarray, observation), action)
     except Exception as error:
         inputs = "an observation" if models.choices else f"(observation, action [N, {models.action_size}])"
-        raise ValueError(f"A critic must take {inputs}: {contract.reason(error)} Received: {critic.name!r}") from error
+        raise ValueError(f"A critic must take {inputs}: {contract.reason(error)}. Received: {critic.name!r}") from error
     shape, size = tuple(getattr(value, "shape", ())), models.critic_size
     if shape != (contract.CHECKED_ROWS, size) and (shape, size) != ((contract.CHECKED_ROWS,), 1):
         received = f"shape {shape} for {contract.CHECKED_ROWS} rows" if shape else type(value).__name__

@@ -277,7 +277,7 @@ def check_contract(network: keras.Model, observation: Nest, spaces: Spaces, *, n
     except Exception as error:
         raise ValueError(
             f"The network doesn't take observations of {_describe(observation)} (with a leading batch axis): "
-            f"{reason(error).rstrip('.')}. Received: the network {network.name!r}"
+            f"{reason(error)}. Received: the network {network.name!r}"
         ) from error
     named = _named_outputs(outputs)
     if needs_value and "value" not in named:
@@ -302,10 +302,10 @@ def check_outputs(network: keras.Model, outputs: dict[str, Tensor], rows: int, s
 
 
 def reason(error: Exception) -> str:
-    """Return the line that says why a call failed; Keras writes it below a heading, in colours."""
+    """Return the line that says why a call failed, without a period; Keras writes it below a heading, in colours."""
     lines = re.sub(r"\x1b\[\d*m", "", str(error)).strip().splitlines() or [type(error).__name__]
     reasons = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
-    return (reasons or lines)[0]
+    return (reasons or lines)[0].rstrip(".")
 
 
 def _describe(observation: Nest) -> str:
