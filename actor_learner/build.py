@@ -48,7 +48,12 @@ if TYPE_CHECKING:
     from actor_learner.spaces.trajectory import Trajectory
 
 
-_NEEDED = {"eval_episodes": "eval_every", "memory_size": "memory", "histogram_updates": "tensorboard"}
+_NEEDED = {
+    "eval_episodes": "eval_every",
+    "memory_size": "memory",
+    "histogram_updates": "tensorboard",
+    "init_from_count": "init_from",
+}
 
 
 def check_run(config: TrainConfig, *, resume: bool, change: Collection[str] = ()) -> None:

@@ -290,6 +290,7 @@ def _make_callbacks(config: TrainConfig) -> list[Any]:
     if config.eval_every is not None:
         callbacks.append(Evaluate(config.eval_every, episodes=config.eval_episodes))
     if config.stop_at is not None:
-        monitor = "episode_return" if config.eval_every is None else "evaluation/return_mean"
-        callbacks.append(StopOnReturn(config.stop_at, monitor=monitor))
+        first = callbacks[-1:] if config.eval_every is not None else callbacks
+        found = (callback.return_metric for callback in first if hasattr(callback, "return_metric"))
+        callbacks.append(StopOnReturn(config.stop_at, monitor=next(found, "episode_return")))
     return callbacks

@@ -42,7 +42,7 @@ class Evaluate(Callback):
         video: Number of episodes that are recorded as well, in `videos/<env steps>` of the run's directory.
         name: Prefix of the metrics' names, to tell two such callbacks apart.
         wrappers: As for `train`; by default the run's, also around another environment; `()` for none.
-        wrapper_kwargs: Keyword arguments of these wrappers.
+        wrapper_kwargs: Keyword arguments of these wrappers; of the run's, those of one wrapper replace its own.
         opponent: As for `evaluate`, in games; by default the random player, with self-play.
 
     Raises:
@@ -76,10 +76,8 @@ class Evaluate(Callback):
         self.max_episode_steps = check_count("max_episode_steps", max_episode_steps, optional=True)
         self.env, self.env_kwargs, self.deterministic, self.name = env, env_kwargs, deterministic, name
         self.opponent = opponent
-        self._wrapping: dict[str, Any] = {}
-        if wrappers is not None:
-            found = check_wrappers("wrappers", wrappers)
-            self._wrapping = {"wrappers": found, "wrapper_kwargs": wrapper_kwargs}
+        self.wrappers = None if wrappers is None else check_wrappers("wrappers", wrappers)
+        self.wrapper_kwargs = wrapper_kwargs
         self.reports = _directions(self.reports)  # of a subclass
         self.return_metric = f"{name}/return_mean"
         self.evaluation: Evaluation | None = None
@@ -98,13 +96,17 @@ class Evaluate(Callback):
     @property
     def repeats_calls(self) -> bool:
         """Whether the environment is the run's own, so that the calls of `actors.call` are repeated in it."""
-        return (
-            self.env_kwargs is None and not self._wrapping and (self.env is None or same_env(self.env, self.config.env))
-        )
+        return self.env_kwargs is None and (self.env is None or same_env(self.env, self.config.env))
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Resolve the environment, and export the policy, of which evaluations replace only the weights."""
-        arguments = {**self.config.env_arguments, **self._wrapping}
+        arguments = self.config.env_arguments
+        own, more = arguments["wrapper_kwargs"], self.wrapper_kwargs
+        if self.wrappers is not None:
+            arguments |= {"wrappers": self.wrappers, "wrapper_kwargs": more}
+        elif more:
+            own_too = own if isinstance(own, Mapping) else {}
+            arguments["wrapper_kwargs"] = {**own_too, **more} if isinstance(more, Mapping) else more
         if not self.repeats_calls:
             arguments["env_kwargs"] = self.env_kwargs
         if self.env is not None:

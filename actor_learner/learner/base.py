@@ -751,6 +751,9 @@ class Learner:
             expected, received = (each.get("", each) for each in (self._row_shapes, shapes))
             raise ValueError(f"`observation` must have rows of shape {expected}. Received: {received}")
         self._check_state(trajectory)
+        if (steps := len(trajectory.reward)) % self._sequence_rows:
+            whole = f"Each batch must be of whole sequences of {self._sequence_rows} steps, as the first one was"
+            raise ValueError(f"{whole}. Received: {steps} steps")
         if self._reward_scaling is None:
             return
         known = self._reward_scaling.discounted_return.shape[0]

@@ -178,7 +178,7 @@ class ActionDistribution(layers.Layer):  # type: ignore[misc]
     With "greedy", the inputs `[N, n]` are the values of a Discrete space's choices. The outputs `[N, n + 1]` are these
     values and the weight `epsilon`. Actors take the choice of the highest value, or with probability epsilon any
     choice. To change epsilon, assign it and publish: `layer.epsilon.assign([0.1])`. Policies that are evaluated or
-    served are greedy.
+    served are greedy, unless they sample (`deterministic=False`).
 
     Args:
         distribution: "gaussian" or "squashed", for continuous actions; "greedy", for values of discrete ones.

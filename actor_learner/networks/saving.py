@@ -109,6 +109,7 @@ def network_file(path: Path) -> Path:
 def _find_file_name(exists: Callable[[str], bool], path: str | os.PathLike[str], name: str = _NAME) -> str:
     if (found := next(filter(exists, _file_names(name)), None)) is None:
         none = f"There is no network ({name}.keras) there; a run writes it when it ends"
+        none += f"; {path}@latest is its newest checkpoint" if Path(path, "checkpoints").is_dir() else ""
         expected = named_policies(Path(path)) or none
         raise ValueError(f"{expected}. Received: path={str(path)!r}")
     return found

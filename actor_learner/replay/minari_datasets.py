@@ -12,11 +12,13 @@ import functools
 import importlib.util
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.files import DamagedError, one_line
@@ -72,11 +74,12 @@ def count_steps(dataset: Any) -> list[int]:
 def episodes(dataset: Any) -> Iterator[dict[str, Any]]:
     """Yield the arguments of `ReplayBuffer.add_episode` for each of a dataset's episodes; reads one at a time.
 
-    An episode whose last step is neither terminated nor truncated was cut off there.
+    An episode whose last step is neither terminated nor truncated was cut off there. Warns of terminations before the
+    last step, which are left out.
 
     Raises DamagedError for what Minari can't read.
     """
-    name, read = dataset.spec.dataset_id, None
+    name, read, warned = dataset.spec.dataset_id, None, False
     while True:
         with _reading(name):
             read = dataset.iterate_episodes() if read is None else read
@@ -85,6 +88,11 @@ def episodes(dataset: Any) -> Iterator[dict[str, Any]]:
                 return
             arguments = {key: getattr(episode, key) for key in ("observations", "actions", "rewards")}
             arguments["terminated"] = bool(episode.terminations[-1])
+            within = int(np.sum(episode.terminations[:-1]))
+        if within and not warned:
+            where = f"episode {episode.id} of {name!r} has {within} before its last step"
+            warnings.warn(f"Terminations are left out but for an episode's last step. Received: {where}", stacklevel=3)
+            warned = True
         yield arguments
 
 
@@ -156,6 +164,7 @@ class _Recorder(gym.Wrapper[Any, Any, Any, Any]):
             truncations=truncations,
         )
         self._storage.update_episodes([episode])
+        self._seed, self._observations, self._steps = None, self._observations[-1:], []  # of a next life
 
 
 def _by_leaf(space: gym.Space[Any], steps: list[Any]) -> Any:

@@ -38,7 +38,8 @@ from actor_learner.system.files import NewerFormatError, open_plain, parse_json,
 from actor_learner.system.hub import is_on_hub, local_path, with_commit
 from actor_learner.system.policies import POLICIES_FOLDER
 
-_FILES = ("config.json", "metrics.jsonl", "network.keras", "network.weights.h5", "report.html")
+_NETWORKS = ("network.keras", "network.weights.h5")
+_FILES = ("config.json", "metrics.jsonl", *_NETWORKS, "report.html")
 _FOLDERS = ("checkpoints", "policy", "policies", "incidents", "logs")
 SEEDS_FILE = "seeds.json"
 """In a folder of runs that differ in their seed: what config.json is for one of them, with the seeds."""
@@ -252,6 +253,17 @@ def record_finished(run: RunDirectory, env_steps: int, offline_steps: int = 0) -
     """Record in config.json that the run took all its steps, and that network and policy are the last ones."""
     finished = {"env_steps": env_steps} | ({"offline_steps": offline_steps} if offline_steps else {})
     write_recorded(run, {**read_config(run.path), "finished": finished})
+
+
+def remove_result(run: RunDirectory) -> None:
+    """Remove the network and the policies that a run wrote when it ended: since then it was resumed, and has learned.
+
+    So a path of a run never means a policy that is older than its checkpoints.
+    """
+    for name in _NETWORKS:
+        (run.path / name).unlink(missing_ok=True)
+    for folder in (run.policy, run.path / POLICIES_FOLDER):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_no_links(run: RunDirectory) -> None:

@@ -18,6 +18,7 @@ from actor_learner.environments.calls import same_calls
 from actor_learner.networks.saving import load_network
 from actor_learner.runs.artifacts import write_incident
 from actor_learner.runs.checkpoints import TRAINING_RETURN, Checkpoints, RunState
+from actor_learner.runs.directory import remove_result
 from actor_learner.runs.league import League
 from actor_learner.runs.meter import Meter
 from actor_learner.runs.metrics import MetricsFile
@@ -65,6 +66,7 @@ class Recorder:
         self._tried_at = self._tried_updates = -math.inf
         self._tried_steps = start.state.env_steps + start.state.offline_steps
         self._failed = self._updating = False
+        self._ended_before = start.resumed
         self._calls = actors.calls  # those that the last update's returns are of
         self._learned: list[np.ndarray[Any, Any]] | None = None
         self._undone_in_a_row: Counter[str] = Counter()  # by policy
@@ -170,6 +172,8 @@ class Recorder:
         try:
             state = self._state()
             self._checkpoints.write(state, self._write_parts)
+            if self._ended_before:
+                remove_result(self._run)
         except OSError as error:
             if not self._failed:
                 _log.warning("the checkpoint can't be written, training goes on: %s", one_line(error))
@@ -177,7 +181,7 @@ class Recorder:
             return
         if self._failed:
             _log.warning("checkpoints are written again")
-        self._saved, self._has_checkpoint, self._failed = state, True, False
+        self._saved, self._has_checkpoint, self._failed, self._ended_before = state, True, False, False
 
     def _write_parts(self, folder: Path, earlier: Path | None) -> Mapping[str, Entry]:
         """Write the learner, and the versions that it plays against, into a checkpoint."""

@@ -10,6 +10,7 @@ from gymnasium.wrappers import TimeLimit
 
 import actor_learner as al
 from actor_learner.learner.network_calls import NetworkCalls
+from actor_learner.spaces.trajectory import map_fields
 
 pytestmark = pytest.mark.slow
 
@@ -173,6 +174,9 @@ def test_sequences_are_as_long_as_a_minibatch_holds_where_none_is_asked_for(with
         learned.append(learner.flat_weights())
     np.testing.assert_array_equal(learned[0], learned[1])
     assert np.abs(learned[0] - learned[2]).max() > 1e-4
+    shorter = map_fields(lambda _, leaf: leaf[:-2] if len(leaf) >= 12 else leaf, trajectory)
+    with pytest.raises(ValueError, match=r"whole sequences of 4 steps, as the first one was. Received: 10 steps"):
+        learner.update(shorter)
 
 
 def test_rows_of_the_burn_in_are_not_learned_from(without_xla):

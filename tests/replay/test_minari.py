@@ -126,6 +126,34 @@ def test_an_end_that_is_neither_is_a_truncation():
     assert (al.ReplayBuffer.from_minari(dataset, unroll_length=2).sample(50).discount > 0).all()
 
 
+def test_each_of_several_lives_is_an_episode_and_an_end_within_one_is_told():
+    """A game that goes on after a life is lost isn't reset."""
+
+    class Lives(Scripted):
+        def step(self, action):
+            self.step_number += 1
+            return self._seen(), float(self.step_number), self.step_number % 2 == 0, False, {}
+
+    with minari_datasets.recording("minari:lives-v0") as wrapper:
+        game = wrapper(Lives(Discrete(2), Box(-1, 1, (1,))))
+        game.reset(seed=0)
+        for _ in range(4):
+            game.step(0)
+    first, second = minari.load_dataset("lives-v0")
+    assert (len(first), len(second)) == (2, 2)
+    np.testing.assert_array_equal(second.observations[0], first.observations[-1])
+    rows = al.ReplayBuffer.from_minari("lives-v0", unroll_length=2).sample(50)
+    np.testing.assert_array_equal(rows.discount == 0, rows.reward % 2 == 0)
+
+    ends = {"terminations": [True, False, True], "truncations": [False] * 3}
+    steps = {"observations": [0, 1, 0, 1], "actions": [1] * 3, "rewards": [1.0] * 3}
+    episode, space = minari.data_collector.EpisodeBuffer(**steps, **ends), Discrete(2)
+    with pytest.warns(UserWarning, match="is set to None"):
+        dataset = minari.create_dataset_from_buffers("b-v0", [episode], observation_space=space, action_space=space)
+    with pytest.warns(UserWarning, match=r"but for an episode's last step. Received: episode 0 of 'b-v0' has 1 before"):
+        al.ReplayBuffer.from_minari(dataset, unroll_length=3)
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 def test_episodes_of_as_many_steps_as_a_tuple_has_parts(steps):
     space = Tuple([Box(-9, 9, (2,)), Box(-9, 9, (2,))])

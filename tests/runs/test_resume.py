@@ -279,8 +279,20 @@ def test_a_finished_run_is_left_as_it_is(run_of, capsys):
 
 def test_a_finished_run_goes_on_when_its_steps_grow(run_of):
     run = run_of("finished")
-    before = rows_of(run)
-    result = al.train(config(run.path, total_steps=STEPS + 128), resume=True)
+    before, left = rows_of(run), []
+
+    def look(batch, logs):
+        left.append(run.policy.exists())
+        if not left[-1]:
+            with pytest.raises(ValueError, match=r"a run writes it when it ends; .*@latest is its newest checkpoint"):
+                al.load_network(run.path)
+            assert al.load_network(f"{run.path}@latest")
+
+    looking = keras.callbacks.LambdaCallback(on_train_batch_end=look)
+    result = al.train(config(run.path, total_steps=STEPS + 128, callbacks=[looking]), resume=True)
+    assert left == [True, False]  # its policy is older than the checkpoint of the first update
+    assert same_weights(al.load_network(run.path).get_weights(), result.network.get_weights())
+    assert al.load_policy(run.path)
     rows = rows_of(run)
     assert rows[: len(before)] == before
     assert result.metrics["env_steps"] >= STEPS + 128
