@@ -486,7 +486,11 @@ def _finish(study: Any, config: TrainConfig, space: _Space, folder: Path) -> Swe
         from matplotlib import pyplot
 
         with pyplot.style.context("default"), warnings.catch_warnings(action="ignore"):  # of an axis with one value
-            figure = optuna.visualization.matplotlib.plot_parallel_coordinate(study, target_name="return").figure
+            axes = optuna.visualization.matplotlib.plot_parallel_coordinate(study, target_name="return")
+            figure, lines = axes.figure, axes.collections[0]
+            axes.set_title("")
+            lines.set_cmap("viridis_r")  # in Optuna's own colours the lowest return is white
+            lines.colorbar.remove()  # says what the first axis says
             figure.set_size_inches(2.5 + 1.5 * len(study.best_trial.params), 3.6)
             figure.savefig(picture := folder / "parallel.png", dpi=200, bbox_inches="tight")
             pyplot.close(figure)

@@ -24,6 +24,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from actor_learner.system import compile_cache
 from actor_learner.system.machine import available_cores
 from tests.support.processes import children, open_descriptors
 from tests.support.quick_xla import QUICK_XLA
@@ -34,6 +35,9 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", QUICK_XLA)
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.setdefault("ACTOR_LEARNER_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "actor_learner"))
+
+compile_cache.begin = lambda threads=None: None
+"""In processes that tests start it is as it is; here, the first test that trains would begin it for all others."""
 
 hypothesis.settings.register_profile(
     "beside other load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

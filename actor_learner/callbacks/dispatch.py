@@ -16,7 +16,7 @@ from actor_learner.callbacks import checks, state
 from actor_learner.callbacks.base import Callback
 from actor_learner.config.references import recorded_function
 from actor_learner.runs.checkpoints import TRAINING_RETURN
-from actor_learner.runs.meter import EPISODE_WINDOW, Meter, metric_names, of_episodes
+from actor_learner.runs.meter import EPISODE_WINDOW, Meter, check_apart, metric_names, of_episodes
 from actor_learner.system.fields import misfit, refusal
 from actor_learner.system.files import write_arrays
 from actor_learner.system.policies import ONLY_POLICY
@@ -81,6 +81,7 @@ class RunCallbacks:
             callback.set_params(params)
             callback.set_model(learner.network)
         self._reports = checks.reported(self._callbacks)
+        check_apart(self._reports, metric_names(config, ()), "Metrics that a callback reports")
         self._names: list[str] = []
         self._reported: dict[str, float] = {}
         self._has_warned = self._has_warned_of_rate = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,10 @@ from actor_learner.system.types import Array
 
 _NEAR_BOUNDS = 1 - 1e-6
 """The largest tanh that is undone: beyond, an action hardly changes, but what it is the tanh of grows without bound."""
+
+
+_MAX_BEYOND = 1 + 1e-3
+"""The largest distance from the middle of an action's bounds that rounding explains, in halves of their distance."""
 
 
 def episode(
@@ -83,21 +88,25 @@ def _by_leaf(
     return columns if nested else list(zip(*map(structure.flatten, values), strict=True))
 
 
-def _stacked(structure: Structure, columns: Sequence[Any], *, squashed: bool = False) -> Any:
-    """Return the values of each leaf as a trajectory has them: nested arrays `[n, 1, ...]`."""
+def _stacked(structure: Structure, columns: Sequence[Any], *, squashed: bool | None = None) -> Any:
+    """Return the values of each leaf as a trajectory has them: nested arrays `[n, 1, ...]`. squashed: of actions."""
     leaves = [_leaf(leaf, column, squashed) for leaf, column in zip(structure.leaves, columns, strict=True)]
     return structure.unflatten(leaves)
 
 
-def _leaf(leaf: Leaf, column: Sequence[Any], squashed: bool) -> Array:
+def _leaf(leaf: Leaf, column: Sequence[Any], squashed: bool | None) -> Array:
     steps = [check_array(leaf.label, value, leaf.shape, hint=" in each step") for value in column]
     values = np.stack(steps)[:, None]
     if choice_counts(leaf.space) and values.dtype.kind in "biuf":
         check_choices(leaf, values, from_start=True)
     if leaf.start is not None:
         values = values - leaf.start
-    if squashed and leaf.is_bounded_box:
-        values = before_tanh(leaf, values)
+    if squashed is not None and leaf.is_bounded_box and values.dtype.kind in "iuf":
+        centre, half = middle(leaf.space, np.float64)
+        if (np.abs(values - centre) > half * _MAX_BEYOND).any():
+            what = f"{leaf.label} is outside its bounds, in other units perhaps: scale or clip it"
+            warnings.warn(f"{what}. Received: values beyond those of {leaf.space}", stacklevel=6)
+        values = before_tanh(leaf, values) if squashed else values
     check_values(leaf, values)
     return values.astype(leaf.dtype) if leaf.dtype.kind == "f" or values.dtype.kind == leaf.dtype.kind else values
 

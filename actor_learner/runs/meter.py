@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -150,6 +150,12 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
     return [*names, *learned]
 
 
+def check_apart(names: Iterable[str], own: Collection[str], who: str) -> None:
+    """Raise ValueError if a loss or a callback names a metric as the run names one of its own."""
+    if taken := sorted({*names} & {*own}):
+        raise ValueError(f"{who} must have other names than the run's own. Received: {taken[0]!r}")
+
+
 class EpisodeWindow:
     """The episodes that began and ended since a moment. They count once each environment has ended one.
 
@@ -205,6 +211,7 @@ class Meter:
         self._calls = actors.calls
         self._all, self._recent = self._new_windows(begins=True), self._new_windows(begins=True)
         self._since_call: dict[str, EpisodeWindow] = {}
+        self._own_names = metric_names(config, ())
 
     def _new_windows(self, *, begins: bool) -> dict[str, EpisodeWindow]:
         sizes = {policy.name: policy.layout.spec.num_envs for policy in self._actors.policies}
@@ -263,6 +270,7 @@ class Meter:
 
         collecting, learning: Seconds that the learner waited for the batch, and that the update took.
         """
+        check_apart(losses, self._own_names, "Metrics of a loss")
         now = time.perf_counter()
         lag = self._ahead + self._actors.version - np.asarray(trajectory.policy_version)
         self._notice_calls()
@@ -295,6 +303,7 @@ class Meter:
 
     def offline_row(self, losses: Mapping[str, float], learning: float) -> dict[str, float]:
         """Return the metrics of an update without a batch. learning: Seconds that it took."""
+        check_apart(losses, self._own_names, "Metrics of a loss")
         now = time.perf_counter()
         seconds, self._previous = now - self._previous, now
         return {

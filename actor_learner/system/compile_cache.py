@@ -116,14 +116,14 @@ def _started_backend() -> str | None:
 
 
 def begin(threads: int | None = None) -> None:
-    """Start this process's cache, if no backend is loaded yet and there is a folder for the cache.
+    """Start this process's cache, if no backend has started yet and there is a folder for the cache.
 
     threads: the number that the backend will be set to; XLA compiles for it.
     """
     global _active
     folder = _cache_folder()
     taken = "persistent_cache" in os.environ.get("TF_XLA_FLAGS", "")
-    if _active is None and folder is not None and not taken and not {"tensorflow", "jax", "keras"} & set(sys.modules):
+    if _active is None and folder is not None and not taken and _started_backend() is None:
         with contextlib.suppress(OSError):
             _active = CompileCache(folder / _compiled_with(threads))
             # TensorFlow reads its flags at its first operation; `call` removes these before the first program.
@@ -131,6 +131,17 @@ def begin(threads: int | None = None) -> None:
             os.environ["TF_XLA_FLAGS"] = f"{_active.flags_before} {flags}" if _active.flags_before else flags
             for name, value in {"JAX_COMPILATION_CACHE_DIR": str(_active.folder_of_jax), **_JAX_KEEPS_ALL}.items():
                 os.environ.setdefault(name, value)
+            if "jax._src.xla_bridge" in sys.modules:  # JAX reads the variables when it is imported
+                _configure_jax()
+
+
+def _configure_jax() -> None:
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+        for name in map(str.lower, _JAX_KEEPS_ALL):
+            jax.config.update(name, type(getattr(jax.config, name))(os.environ[name.upper()]))
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:

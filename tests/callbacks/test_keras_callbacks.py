@@ -508,9 +508,26 @@ def pieces():
         yield actors, al.Learner(actors.network, al.A2C(), action_space=actors.action_space)
 
 
+class Overwriting(al.callbacks.Callback):
+    reports: ClassVar = {"env_steps": "max"}
+
+
+class OverwritingLoss(al.A2C):
+    def loss(self, outputs, minibatch):
+        loss, metrics = super().loss(outputs, minibatch)
+        return loss, {**metrics, "episode_return": loss}
+
+
+def test_a_loss_does_not_replace_a_metric_of_the_run(tmp_path):
+    with pytest.raises(ValueError, match="Metrics of a loss must have other names .* Received: 'episode_return'"):
+        al.train(config(tmp_path, [], algorithm=OverwritingLoss()))
+    assert not (tmp_path / "run/metrics.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("kind", "kwargs", "message"),
     [
+        (Overwriting, {}, "a callback reports must have other names than the run's own. Received: 'env_steps'"),
         (EarlyStopping, {"monitor": "return"}, r"metric of the run \(did you mean 'episode_return'\?\): env_"),
         (EarlyStopping, {}, "did you mean .*loss.* Received: monitor='val_loss'"),
         (EarlyStopping, {"monitor": "entropy"}, "`mode` of EarlyStopping .* 'entropy' isn't known. Rec"),

@@ -124,6 +124,16 @@ def test_episodes_that_do_not_fit(change, message):
     assert len(buffer) == 0
 
 
+@pytest.mark.parametrize("squashed", [True, False])
+def test_actions_beyond_their_bounds_are_warned_of(squashed, recwarn):
+    buffer = al.ReplayBuffer(Box(-1, 1, (2,)), Box(-2, 2, (1,)), 64, unroll_length=8)
+    episode = {"rewards": [0.0] * 2, "terminated": False, "squashed": squashed}
+    buffer.add_episode([np.full(2, 5.0)] * 3, [[-2.0], [2.0 + 1e-6]], **episode)
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="`?action`? is outside its bounds, in other units perhaps: scale or clip it"):
+        buffer.add_episode([np.zeros(2)] * 3, [[0.0], [300.0]], **episode)
+
+
 def test_choices_are_counted_in_messages_as_environments_give_them():
     buffer = al.ReplayBuffer(Box(-1, 1, (2,)), Discrete(3, start=1), 64, unroll_length=8)
     with pytest.raises(ValueError, match="`action` must count from 1 and be below 4, as the .* gives it. Received: 0"):
