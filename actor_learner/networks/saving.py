@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner.system.files import DamagedError, has_manifest, one_line, read_arrays, read_folder, write_atomically
-from actor_learner.system.hub import local_path
+from actor_learner.system.hub import local_path, newest_of
 from actor_learner.system.policies import named_policies
 from actor_learner.system.types import Array
 from actor_learner.system.untrusted import check_network_file
@@ -109,8 +109,7 @@ def network_file(path: Path) -> Path:
 def _find_file_name(exists: Callable[[str], bool], path: str | os.PathLike[str], name: str = _NAME) -> str:
     if (found := next(filter(exists, _file_names(name)), None)) is None:
         none = f"There is no network ({name}.keras) there; a run writes it when it ends"
-        none += f"; {path}@latest is its newest checkpoint" if Path(path, "checkpoints").is_dir() else ""
-        expected = named_policies(Path(path)) or none
+        expected = named_policies(Path(path)) or none + newest_of(path)
         raise ValueError(f"{expected}. Received: path={str(path)!r}")
     return found
 

@@ -26,6 +26,7 @@ from actor_learner.system.files import (
     unstamped,
     write_folder_atomically,
 )
+from actor_learner.system.hub import newest_of
 from actor_learner.system.policies import ONLY_POLICY
 from actor_learner.system.types import Array
 from actor_learner.system.untrusted import check_graph
@@ -152,7 +153,7 @@ class ExportedPolicy:
         folder = Path(directory)
         if not (folder / _DESCRIPTION).is_file():
             expected = "There is no exported policy (policy.json); a run writes it when it ends"
-            raise ValueError(f"{expected}. Received: folder={str(folder)!r}")
+            raise ValueError(f"{expected}{newest_of(folder)}. Received: folder={str(folder)!r}")
         contents = read_folder(folder)
         try:
             return cls.from_contents(contents, folder)

@@ -35,7 +35,7 @@ from actor_learner.runs import tensorboard
 from actor_learner.runs.recorded_config import RecordedConfig, provenance
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.files import NewerFormatError, open_plain, parse_json, stamped, unstamped, write_atomically
-from actor_learner.system.hub import is_on_hub, local_path, with_commit
+from actor_learner.system.hub import is_on_hub, local_path, newest_of, with_commit
 from actor_learner.system.policies import POLICIES_FOLDER
 
 _NETWORKS = ("network.keras", "network.weights.h5")
@@ -131,7 +131,7 @@ def check_run_dir(config: TrainConfig) -> None:
             network_file(local_path(source))
         except ValueError as error:
             expected = "a directory with a trained network (network.keras)"
-            raise refusal("init_from", expected, str(source)) from error
+            raise refusal("init_from", expected + newest_of(source), str(source)) from error
     if minari_datasets.is_name(config.init_buffer):
         minari_datasets.find_dataset(str(config.init_buffer), "init_buffer")
     elif config.init_buffer is not None and not has_buffer(config.init_buffer):

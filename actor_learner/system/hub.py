@@ -89,6 +89,13 @@ def _checkpoint(path: Path) -> Path:
     return chosen[-1]
 
 
+def newest_of(path: str | os.PathLike[str]) -> str:
+    """Return, for messages, what there is instead of the policy of a run that hasn't ended; "" for any other folder."""
+    if not Path(path, "checkpoints").is_dir():
+        return ""
+    return f"; its newest checkpoint, {path}@latest, is for `evaluate`, `load_network` and `init_from`"
+
+
 def _named(path: Path) -> tuple[str, str]:
     """Return a run and which of its checkpoints a path names."""
     if path.parent.name == "checkpoints" and path.name.isdecimal():

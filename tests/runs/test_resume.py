@@ -284,7 +284,7 @@ def test_a_finished_run_goes_on_when_its_steps_grow(run_of):
     def look(batch, logs):
         left.append(run.policy.exists())
         if not left[-1]:
-            with pytest.raises(ValueError, match=r"a run writes it when it ends; .*@latest is its newest checkpoint"):
+            with pytest.raises(ValueError, match=r"a run writes it when it ends; its newest checkpoint, .*@latest, is"):
                 al.load_network(run.path)
             assert al.load_network(f"{run.path}@latest")
 
