@@ -14,6 +14,7 @@ from actor_learner import build
 from actor_learner.config.config import TrainConfig
 from actor_learner.learner.ahead import prefetching, weights_for
 from actor_learner.reports.watch import Progress
+from actor_learner.runs.checkpoints import TRAINING_RETURN
 from actor_learner.runs.directory import record_finished, with_init_commit
 from actor_learner.runs.metrics import last_metrics
 from actor_learner.runs.recorder import Recorder
@@ -284,13 +285,12 @@ def _make_callbacks(config: TrainConfig) -> list[Any]:
     if not config.callbacks and config.eval_every is None and config.stop_at is None:
         return []
     from actor_learner.callbacks import Evaluate, StopOnReturn
-    from actor_learner.callbacks.dispatch import make_callbacks
+    from actor_learner.callbacks.dispatch import first_evaluation, make_callbacks
 
     callbacks = make_callbacks(config.callbacks)
     if config.eval_every is not None:
         callbacks.append(Evaluate(config.eval_every, episodes=config.eval_episodes))
     if config.stop_at is not None:
-        first = callbacks[-1:] if config.eval_every is not None else callbacks
-        found = (callback.return_metric for callback in first if hasattr(callback, "return_metric"))
-        callbacks.append(StopOnReturn(config.stop_at, monitor=next(found, "episode_return")))
+        found = first_evaluation(callbacks if config.eval_every is None else callbacks[-1:])
+        callbacks.append(StopOnReturn(config.stop_at, monitor=getattr(found, "return_metric", TRAINING_RETURN)))
     return callbacks

@@ -39,6 +39,11 @@ def make_callbacks(callbacks: Iterable[Any]) -> list[Any]:
     return made
 
 
+def first_evaluation(callbacks: Iterable[Any]) -> Any:
+    """Return the first callback that evaluates the policy, as `Evaluate` does; None without any."""
+    return next((one for one in _flat(callbacks) if hasattr(one, "return_metric")), None)
+
+
 def _make(reference: str) -> Any:
     factory = recorded_function(reference, "callback")
     if error := misfit(factory):
@@ -81,7 +86,7 @@ class RunCallbacks:
             callback.set_params(params)
             callback.set_model(learner.network)
         self._reports = checks.reported(self._callbacks)
-        check_apart(self._reports, metric_names(config, ()), "Metrics that a callback reports")
+        check_apart(self._reports, frozenset(metric_names(config, ())), "Metrics that a callback reports")
         self._names: list[str] = []
         self._reported: dict[str, float] = {}
         self._has_warned = self._has_warned_of_rate = False
@@ -202,7 +207,7 @@ class RunCallbacks:
 
         Raises ValueError for an evaluation that isn't there.
         """
-        found = next((one for one in self._callbacks if hasattr(one, "return_metric")), None)
+        found = first_evaluation(self._callbacks)
         if best_by == "evaluation" and found is None:
             raise refusal("best_by", "'auto' or 'training' without an al.callbacks.Evaluate", best_by)
         if best_by == "training" or found is None:

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from actor_learner.callbacks.base import Callback
-from actor_learner.config.references import same_env
 from actor_learner.config.settings import check_wrappers
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.self_play import Seats
 from actor_learner.environments.video import check_recorded, recorded
-from actor_learner.evaluate import MAX_ENVS, Evaluation, check_playable, evaluate
+from actor_learner.evaluate import MAX_ENVS, Evaluation, check_playable, evaluate, is_runs_own
 from actor_learner.policy.policy import Policy
 from actor_learner.system.fields import check_count
 
@@ -96,7 +95,7 @@ class Evaluate(Callback):
     @property
     def repeats_calls(self) -> bool:
         """Whether the environment is the run's own, so that the calls of `actors.call` are repeated in it."""
-        return self.env_kwargs is None and (self.env is None or same_env(self.env, self.config.env))
+        return is_runs_own(self.config.env_arguments, self.env, self.env_kwargs)
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Resolve the environment, and export the policy, of which evaluations replace only the weights."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _NAME = "network"
 _SUFFIXES = (".keras", ".weights.h5")
+NETWORK_FILES = tuple(f"{_NAME}{suffix}" for suffix in _SUFFIXES)
+"""The names of a network's file, one of which a folder has."""
 _ARRAYS = "actor_learner.npz"
 """In either file: the arrays of `get_weights()`, where a layer gives Keras others to save."""
 _ALPHAS = "lora_alpha"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +20,6 @@ from actor_learner.system.types import Array
 
 _NEAR_BOUNDS = 1 - 1e-6
 """The largest tanh that is undone: beyond, an action hardly changes, but what it is the tanh of grows without bound."""
-
 
 _MAX_BEYOND = 1 + 1e-3
 """The largest distance from the middle of an action's bounds that rounding explains, in halves of their distance."""
@@ -90,11 +91,11 @@ def _by_leaf(
 
 def _stacked(structure: Structure, columns: Sequence[Any], *, squashed: bool | None = None) -> Any:
     """Return the values of each leaf as a trajectory has them: nested arrays `[n, 1, ...]`. squashed: of actions."""
-    leaves = [_leaf(leaf, column, squashed) for leaf, column in zip(structure.leaves, columns, strict=True)]
-    return structure.unflatten(leaves)
+    read = functools.partial(_leaf, squashed=squashed)
+    return structure.unflatten(list(itertools.starmap(read, zip(structure.leaves, columns, strict=True))))
 
 
-def _leaf(leaf: Leaf, column: Sequence[Any], squashed: bool | None) -> Array:
+def _leaf(leaf: Leaf, column: Sequence[Any], *, squashed: bool | None) -> Array:
     steps = [check_array(leaf.label, value, leaf.shape, hint=" in each step") for value in column]
     values = np.stack(steps)[:, None]
     if choice_counts(leaf.space) and values.dtype.kind in "biuf":
@@ -105,7 +106,7 @@ def _leaf(leaf: Leaf, column: Sequence[Any], squashed: bool | None) -> Array:
         centre, half = middle(leaf.space, np.float64)
         if (np.abs(values - centre) > half * _MAX_BEYOND).any():
             what = f"{leaf.label} is outside its bounds, in other units perhaps: scale or clip it"
-            warnings.warn(f"{what}. Received: values beyond those of {leaf.space}", stacklevel=6)
+            warnings.warn(f"{what}. Received: values beyond those of {leaf.space}", stacklevel=5)
         values = before_tanh(leaf, values) if squashed else values
     check_values(leaf, values)
     return values.astype(leaf.dtype) if leaf.dtype.kind == "f" or values.dtype.kind == leaf.dtype.kind else values

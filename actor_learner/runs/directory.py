@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.config.config import FORMAT, TrainConfig
-from actor_learner.networks.saving import network_file
+from actor_learner.networks.saving import NETWORK_FILES, network_file
 from actor_learner.replay import minari_datasets
 from actor_learner.replay.saving import has_buffer
 from actor_learner.runs import tensorboard
@@ -38,8 +38,7 @@ from actor_learner.system.files import NewerFormatError, open_plain, parse_json,
 from actor_learner.system.hub import is_on_hub, local_path, newest_of, with_commit
 from actor_learner.system.policies import POLICIES_FOLDER
 
-_NETWORKS = ("network.keras", "network.weights.h5")
-_FILES = ("config.json", "metrics.jsonl", *_NETWORKS, "report.html")
+_FILES = ("config.json", "metrics.jsonl", *NETWORK_FILES, "report.html")
 _FOLDERS = ("checkpoints", "policy", "policies", "incidents", "logs")
 SEEDS_FILE = "seeds.json"
 """In a folder of runs that differ in their seed: what config.json is for one of them, with the seeds."""
@@ -260,7 +259,7 @@ def remove_result(run: RunDirectory) -> None:
 
     So a path of a run never means a policy that is older than its checkpoints.
     """
-    for name in _NETWORKS:
+    for name in NETWORK_FILES:
         (run.path / name).unlink(missing_ok=True)
     for folder in (run.policy, run.path / POLICIES_FOLDER):
         shutil.rmtree(folder, ignore_errors=True)

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -150,10 +150,10 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
     return [*names, *learned]
 
 
-def check_apart(names: Iterable[str], own: Collection[str], who: str) -> None:
+def check_apart(names: Iterable[str], own: frozenset[str], who: str) -> None:
     """Raise ValueError if a loss or a callback names a metric as the run names one of its own."""
-    if taken := sorted({*names} & {*own}):
-        raise ValueError(f"{who} must have other names than the run's own. Received: {taken[0]!r}")
+    if taken := own.intersection(names):
+        raise ValueError(f"{who} must have other names than the run's own. Received: {min(taken)!r}")
 
 
 class EpisodeWindow:
@@ -211,7 +211,7 @@ class Meter:
         self._calls = actors.calls
         self._all, self._recent = self._new_windows(begins=True), self._new_windows(begins=True)
         self._since_call: dict[str, EpisodeWindow] = {}
-        self._own_names = metric_names(config, ())
+        self._own_names = frozenset(metric_names(config, ()))
 
     def _new_windows(self, *, begins: bool) -> dict[str, EpisodeWindow]:
         sizes = {policy.name: policy.layout.spec.num_envs for policy in self._actors.policies}

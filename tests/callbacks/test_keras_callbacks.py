@@ -716,27 +716,9 @@ def test_evaluate_refuses_other_spaces_before_training_and_records_videos(pieces
     np.testing.assert_array_equal(evaluate.evaluation.returns, first)  # the same episodes each time
 
 
-class Paying(gym.Env):
-    """Episodes of 10 steps with the same reward each."""
-
-    observation_space, action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32), gym.spaces.Discrete(2)
-
-    def __init__(self, reward=0.0):
-        self.reward = reward
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action):
-        self.steps += 1
-        return np.zeros(1, np.float32), self.reward, False, self.steps == 10, {}
-
-
 def test_an_evaluation_changes_what_it_names_of_the_runs_environment_and_can_stop_the_run(tmp_path):
     wrapping = {"wrappers": ["gymnasium.wrappers:TimeLimit"], "wrapper_kwargs": {"TimeLimit": {"max_episode_steps": 5}}}
-    run = {"env": Paying, "env_kwargs": {"reward": 1.0}, **wrapping}
+    run = {"env": Curriculum, "env_kwargs": {"difficulty": 1}, "info_keys": (), **wrapping}
     bare = Evaluate(2 * ROWS, episodes=2, wrappers=(), name="bare")
     short = Evaluate(2 * ROWS, episodes=2, wrapper_kwargs={"TimeLimit": {"max_episode_steps": 3}}, name="short")
     result = al.train(config(tmp_path, [bare, short], stop_at=10, **run))

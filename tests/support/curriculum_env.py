@@ -13,8 +13,8 @@ class Curriculum(gym.Env):
     observation_space = gym.spaces.Box(-10.0, 10.0, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self):
-        self.difficulty, self.options, self.steps, self.dies = 0, None, 0, False
+    def __init__(self, difficulty=0):
+        self.difficulty, self.options, self.steps, self.dies = difficulty, None, 0, False
 
     def set_difficulty(self, difficulty):
         if difficulty < 0:
