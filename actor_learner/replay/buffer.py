@@ -226,7 +226,7 @@ class ReplayBuffer:
             squashed: whether the policy squashes its actions by tanh, as SAC does; the buffer holds such actions before
                 tanh. It must be given if actions have bounds.
 
-        Raises ValueError as `add` does.
+        Warns of actions beyond their bounds. Raises ValueError as `add` does.
         """
         options: dict[str, Any] = {"terminated": terminated, "action_masks": action_masks, "squashed": squashed}
         return self._add_episode(observations, actions, rewards, **options)

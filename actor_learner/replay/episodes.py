@@ -106,7 +106,7 @@ def _leaf(leaf: Leaf, column: Sequence[Any], *, squashed: bool | None) -> Array:
         centre, half = middle(leaf.space, np.float64)
         if (np.abs(values - centre) > half * _MAX_BEYOND).any():
             what = f"{leaf.label} is outside its bounds, in other units perhaps: scale or clip it"
-            warnings.warn(f"{what}. Received: values beyond those of {leaf.space}", stacklevel=5)
+            warnings.warn(f"{what}. Received: values beyond those of {leaf.space}", stacklevel=6)
         values = before_tanh(leaf, values) if squashed else values
     check_values(leaf, values)
     return values.astype(leaf.dtype) if leaf.dtype.kind == "f" or values.dtype.kind == leaf.dtype.kind else values
