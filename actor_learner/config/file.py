@@ -332,7 +332,7 @@ def config_toml(config: TrainConfig) -> str:
 
 
 def _toml_line(part: dataclasses.Field[Any], value: Any) -> str:
-    if part.name in _JSON_FIELDS and _has_none(value):
+    if part.name in _JSON_FIELDS and value is not None and _has_none(value):
         value = json.dumps(value)  # TOML has no null
     setting, comment = f"{part.name} = {_toml(value)}", part.metadata.get("help", "")
     if callable_marks(value):

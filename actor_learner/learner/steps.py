@@ -132,6 +132,14 @@ def check_scalar(name: str, value: Tensor) -> Tensor:
 
 
 def apply_gradients(optimizer: keras.Optimizer, gradients: Sequence[Tensor | None], variables: Sequence[Any]) -> None:
-    """Step the optimizer on the variables that have a gradient: a head that the loss ignores has none."""
+    """Step the optimizer on the variables that have a gradient: a head that the loss ignores has none.
+
+    Raises ValueError if there are variables, but none of them has a gradient.
+    """
     pairs = [(gradient, one) for gradient, one in zip(gradients, variables, strict=True) if gradient is not None]
+    if variables and not pairs:
+        raise ValueError(
+            "The loss depends on none of the weights that it trains, so they would never change: compute it from the "
+            f"outputs that it is given. Received: {len(variables)} weights, the first {variables[0].path}"
+        )
     optimizer.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])

@@ -93,9 +93,9 @@ class ExportedPolicy:
         """
         if isinstance(weights, np.ndarray):
             return check_array("weights", weights, self.weights.shape, dtype=np.float32)
-        if len(weights) != (count := len(self.weight_shapes)):
-            expected = f"`weights` must be the {count} arrays of `network.get_weights()`"
-            raise ValueError(f"{expected}. Received: {len(weights)} arrays")
+        given = f"{len(weights)} arrays" if isinstance(weights, Sequence) else type(weights).__name__
+        if given != (expected := f"{len(self.weight_shapes)} arrays"):
+            raise ValueError(f"`weights` must be the {expected} of `network.get_weights()`. Received: {given}")
         for index, (array, shape) in enumerate(zip(weights, self.weight_shapes, strict=True)):
             check_array(f"weights[{index}]", array, shape, hint=f", as {self.weight_names[index]} has")
         return flatten_weights(weights)

@@ -128,7 +128,8 @@ def test_a_network_in_the_file_replaces_what_the_preset_says_of_the_default_one(
     config = al.load_config(file)
     assert config.network.__name__ == "build"
     assert not config.normalize_observation
-    assert 'network = "nets:build"' in config_toml(config)
+    assert 'network = "nets:build"' in (text := config_toml(config))
+    assert "null" not in text
     assert "settings.toml, line 1: `network`: module 'nets'" in refused('network = "nets:bild"')
 
 

@@ -189,6 +189,8 @@ class Capturing(al.PPO):
             loss = loss + mean_valid(minibatch["return"][:, None] - outputs["value"], minibatch["valid"])
         if self.kind == "vector":
             metrics["vector"] = outputs["value"]
+        if self.kind == "apart":
+            loss = mean_valid(minibatch["return"], minibatch["valid"])
         return (minibatch["return"] if self.kind == "rows" else loss), metrics
 
 
@@ -203,6 +205,7 @@ class Capturing(al.PPO):
         ("mixed", None, r"`values` must be of the shape of `valid`, \[64\]. Received: values=\[64, 64\]"),
         ("vector", None, r"`vector` must be a scalar.*shape \[64\]"),
         ("rows", None, r"`loss` must be a scalar.*shape \[64\]"),
+        ("apart", None, r"depends on none of the weights that it trains.*Received: \d+ weights, the first .*kernel"),
     ],
 )
 def test_what_would_be_lost_or_shuffled_is_refused_by_name(kind, held, message):

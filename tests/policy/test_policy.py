@@ -217,6 +217,8 @@ def test_wrong_weights_are_one_clear_error(network, exported):
     policy, weights = Policy(exported), network.get_weights()
     with pytest.raises(ValueError, match=r"`weights` must be the 12 arrays.*Received: 11 arrays"):
         policy.set_weights(weights[:-1])
+    with pytest.raises(ValueError, match=r"`weights` must be the 12 arrays.*Received: Functional"):
+        policy.set_weights(network)
     with pytest.raises(ValueError, match=r"`weights\[0\]` must have shape \(4, 64\), as .*/kernel has.*\(64, 4\)"):
         policy.set_weights([weights[0].T, *weights[1:]])
     with pytest.raises(ValueError, match=r"`weights` must have shape.*Received: shape=\(3,\)"):
