@@ -7,7 +7,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 import actor_learner as al
 from tests.support.small_networks import same_weights
@@ -195,6 +195,34 @@ def test_statistics_of_observations_come_from_the_buffer(collected):
     count = float(layer.count)
     learner.learn(1)
     assert float(layer.count) == count
+
+
+RELABELS = al.Hindsight("future", 4, lambda achieved, desired, info: -np.abs(achieved - desired).sum(-1))
+PRIORITIZED = al.DQN(prioritized=True, priority_alpha=1.0, minibatch_size=8, learning_starts=0)
+
+
+@pytest.mark.parametrize(
+    ("own", "algorithm"),
+    [({"hindsight": RELABELS}, al.BC(minibatch_size=8)), ({"priority_exponent": 1.0}, PRIORITIZED)],
+)
+def test_statistics_take_each_row_once_as_it_was_stored(own, algorithm):
+    """Whatever goals hindsight would give the rows, and however often their priorities would draw them."""
+    part = Box(-1e3, 1e3, (1,), np.float32)
+    space = Dict({"observation": part, "achieved_goal": part, "desired_goal": part})
+    buffer = al.ReplayBuffer(space, Discrete(2), 6000, unroll_length=10, **own)
+    ramp = np.arange(5001, dtype=np.float32)[:, None] / 50
+    observations = {"observation": ramp, "achieved_goal": ramp, "desired_goal": np.full_like(ramp, 100)}
+    buffer.add_episode(observations, np.zeros(5000, int), -np.abs(ramp[1:, 0] - 100), terminated=True)
+    if buffer.hindsight is None:
+        drawn = buffer.sample(20_000)
+        buffer.update_priorities(drawn.indices, np.where(drawn.observation["observation"][:, 0] > 90, 1.0, 0.0))
+    learner = learner_of(buffer, algorithm, normalize_observation=True)
+    learner.learn(1)
+    of = {leaf: learner.network.get_layer(f"{leaf}.observation_normalization") for leaf in observations}
+    assert {float(layer.count) for layer in of.values()} == {5000}
+    np.testing.assert_allclose([of["desired_goal"].mean, of["desired_goal"].variance], [[100], [0]], atol=1e-3)
+    seen = of["observation"].mean, of["observation"].variance
+    np.testing.assert_allclose(seen, [[ramp[:-1].mean()], [ramp[:-1].var()]], rtol=1e-4)
 
 
 def test_learning_needs_rows():

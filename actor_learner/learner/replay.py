@@ -59,8 +59,8 @@ _BYTES_OF_A_UNIT = 8
 _MAX_BYTES = 2**25
 """The most bytes of rows in one call."""
 
-_STATISTICS_ROWS, _STATISTICS_DRAWS = 4096, 16
-"""So many rows, drawn so often at most, tell the statistics of a buffer's observations."""
+_STATISTICS_ROWS, _MAX_STATISTICS_ROWS = 4096, 65536
+"""So many rows at a time, and altogether at most, tell the statistics of a buffer's observations."""
 
 
 class ReplayLearner(Learner):
@@ -388,8 +388,8 @@ class ReplayLearner(Learner):
         self._build_models()
         if all(float(backend.to_numpy(layer.count.value)) > 0 for _, layer in self._normalized):
             return
-        for _ in range(min(_STATISTICS_DRAWS, math.ceil(len(buffer) / _STATISTICS_ROWS))):
-            self._merge(buffer.sample(_STATISTICS_ROWS).observation, np.ones(_STATISTICS_ROWS, bool))
+        for count, observation in buffer.observations(_STATISTICS_ROWS, _MAX_STATISTICS_ROWS):
+            self._merge(observation, np.arange(_STATISTICS_ROWS) < count)
 
     def _merge_statistics(self, trajectory: Trajectory) -> Snapshot:
         """Merge the batch into the statistics of observations. Returns these variables as they were before."""

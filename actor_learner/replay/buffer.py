@@ -605,6 +605,18 @@ class ReplayBuffer:
             self._relabel(self.hindsight, fields, index)
         return Minibatches(indices=indices, weight=weight, **map_leaves(shaped, fields))
 
+    def observations(self, rows: int, most: int) -> Iterator[tuple[int, Any]]:
+        """Yield how many, and the observations `[rows, ...]`, padded by the last, of rows that can be drawn.
+
+        Each row comes once, with the goal that it was stored with. Of more than `most`, so many are chosen at random.
+        """
+        index = np.flatnonzero(self._sampler.usable)
+        if len(index) > most:
+            index = np.random.default_rng(0).choice(index, most, replace=False)
+        for first in range(0, len(index), rows):
+            part = index[first : first + rows]
+            yield len(part), self._stored.take(np.pad(part, (0, rows - len(part)), "edge"))["observation"]
+
     def _relabel(self, hindsight: Hindsight, fields: dict[str, Any], index: Array) -> None:
         """Give some of the drawn rows another goal and its reward, in place."""
         row, column = np.divmod(index, self._columns)

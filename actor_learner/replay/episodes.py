@@ -74,12 +74,14 @@ def _by_leaf(
 ) -> Sequence[Any]:
     """Return the values of each leaf, `steps + more` of each.
 
-    values: those of each step, or arrays of all steps, nested as the space is; a tuple of so many is one of steps.
+    values: those of each step, or arrays of all steps, nested as the space is; a tuple of so many is one of steps,
+        unless it is of arrays.
     """
     count = steps + more
     if isinstance(structure.space, Tuple) and isinstance(values, list) and of_parts:
         values = tuple(values)
-    in_parts = isinstance(structure.space, Tuple) and isinstance(values, tuple) and (of_parts or len(values) != count)
+    in_parts = isinstance(structure.space, Tuple) and isinstance(values, tuple)
+    in_parts &= of_parts or len(values) != count or all(isinstance(each, np.ndarray) for each in values)
     nested = in_parts or (isinstance(values, dict) and not structure.plain)
     columns: list[Any] = [np.atleast_1d(part) for part in structure.flatten(values)] if nested else [values]
     for column in columns:

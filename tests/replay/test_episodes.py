@@ -155,13 +155,16 @@ def test_actions_that_a_dtype_lacks_are_not_wrapped():
     [
         ([(np.zeros(2, np.float32), 2)] * 4, [(1, np.full(2, 0.5))] * 3),
         ((np.zeros((4, 2), np.float32), np.full(4, 2)), (np.ones(3, int), np.full((3, 2), 0.5))),
+        ((np.zeros((3, 2), np.float32), np.full(3, 2)), (np.ones(2, int), np.full((2, 2), 0.5))),  # 2 steps of 2 parts
+        ((np.zeros((2, 2), np.float32), np.full(2, 2)), (np.ones(1, int), np.full((1, 2), 0.5))),
     ],
 )
 def test_tuples_are_spaces_too(observations, actions):
     space = Tuple([Discrete(2), Box(-1, 1, (2,))])
     buffer = al.ReplayBuffer(Tuple([Box(-1, 1, (2,)), Discrete(3)]), space, 64, unroll_length=8)
-    steps = observations, actions, [1.0] * 3
-    buffer.add_episode(*steps, terminated=True, squashed=True)
+    rewards = np.ones(len(actions[0]) if isinstance(actions, tuple) else len(actions))
+    buffer.add_episode(observations, actions, rewards, terminated=True, squashed=True)
+    assert len(buffer) == len(rewards)
     first, second = buffer.sample(3).action
     assert (first == 1).all()
     np.testing.assert_allclose(np.tanh(second), 0.5, rtol=1e-6)
