@@ -162,7 +162,7 @@ def _prepare_repository(api: HfApi, repo: str, private: bool, revision: str | No
 
 def _copy_run(run: RunDirectory, config: RecordedConfig, folder: Path) -> None:
     """Copy config.json without the run's path, metrics, network, and the newest whole checkpoint without its buffer."""
-    write_recorded(RunDirectory(folder), {**config, "run_dir": None})
+    write_recorded(folder / run.config.name, {**config, "run_dir": None})
     files = [network_file(run.weights), *([run.metrics] if run.metrics.exists() else [])]
     for file in files:
         shutil.copyfile(file, folder / file.name)

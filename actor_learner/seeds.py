@@ -141,7 +141,7 @@ def train_seeds(
     check_memory(config.local_actors * parallel)
     jobs = {seed: _packed(each, source if isinstance(source, EnvSpec) else None) for seed, each in configs.items()}
     folder = folder or _claim(config)
-    directory.write_seeds(folder, config, known)  # of a resumed folder, too: the runs' steps may have grown
+    directory.write_config(folder / SEEDS_FILE, config, seeds=list(known))  # resumed, too: runs' steps may have grown
     run_dirs = {seed: folder / f"seed-{seed}" for seed in known}
     runs = _Runs(jobs, run_dirs, config.all_steps, parallel, quiet=config.quiet)
     with Interrupts(quiet=config.quiet) as interrupts:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.config.config import TrainConfig, unknown_field
+from actor_learner.config.config import TrainConfig, check_known
 from actor_learner.config.file import NOT_REPEATED, config_toml, file_value
 from actor_learner.config.pool_checks import check_memory
 from actor_learner.config.references import resolve_reference
@@ -199,9 +199,7 @@ def _read(space: Mapping[str, Any], config: TrainConfig) -> _Space:
     kind = type(config.algorithm)
     known = (names_of(TrainConfig) | names_of(kind)) - {"env", "seed", *NOT_REPEATED}
     hints = {**typing.get_type_hints(kind), **typing.get_type_hints(TrainConfig)}
-    for name, form in space.items():
-        if name not in known:
-            raise unknown_field(f"A space of TrainConfig and {kind.__name__} has", name, form, known)
+    check_known(f"A space of TrainConfig and {kind.__name__} has", space, known)
     return {name: _values(name, form, hints.get(name, Any)) for name, form in space.items()}
 
 

@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 import actor_learner as al
 from actor_learner import cli
-from actor_learner.runs.directory import RunDirectory, read_config, write_config, write_seeds
+from actor_learner.runs.directory import SEEDS_FILE, RunDirectory, read_config, write_config
 from actor_learner.seeds import SeedResults
 from actor_learner.system.machine import available_cores
 from tests.support.processes import patience, wait_until
@@ -88,10 +88,10 @@ def test_a_signal_lets_runs_save_and_ends_them(number, code, word, tmp_path):
 
 def test_a_seed_that_cannot_start_and_a_closed_terminal_end_nothing(tmp_path, monkeypatch):
     config = al.TrainConfig(run_dir=tmp_path / "all", total_steps=512)
-    write_seeds(tmp_path / "all", config, [0, 1, 2, 3])
+    write_config(tmp_path / "all" / SEEDS_FILE, config, seeds=[0, 1, 2, 3])
     for seed, row in enumerate(({}, {"episode_return": 7.0}, {})):
         (run := RunDirectory(tmp_path / f"all/seed-{seed}")).path.mkdir()
-        write_config(run, config, finished={"env_steps": 1024})
+        write_config(run.config, config, finished={"env_steps": 1024})
         run.metrics.write_text(json.dumps({"env_steps": 1024} | row) + "\n")
     (tmp_path / "all/seed-0/config.json").write_text("{")
 
@@ -145,7 +145,7 @@ def test_runs_are_compared_by_the_interquartile_mean(tmp_path):
     ],
 )
 def test_what_is_refused_starts_nothing(words, message, tmp_path, capsys):
-    write_seeds(tmp_path / "all", al.TrainConfig(), [0, 1])
+    write_config(tmp_path / "all" / SEEDS_FILE, al.TrainConfig(), seeds=[0, 1])
     (tmp_path / "other").mkdir()
     (tmp_path / "other/file").touch()
     assert cli.main(["train", *words]) == 2
@@ -161,7 +161,7 @@ def test_one_number_is_one_seed_and_a_line_says_so(tmp_path, capsys):
 
 
 def test_a_resumed_folder_must_fit(tmp_path):
-    write_seeds(tmp_path / "all", al.TrainConfig(), [0, 1])
+    write_config(tmp_path / "all" / SEEDS_FILE, al.TrainConfig(), seeds=[0, 1])
     with pytest.raises(ValueError, match="the folder's own, \\(0, 1\\). Received: seeds=\\(2,\\)"):
         al.train_seeds(al.TrainConfig(run_dir=tmp_path / "all"), [2], resume=True)
     with pytest.raises(ValueError, match="gamma"):

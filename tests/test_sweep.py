@@ -18,7 +18,7 @@ import pytest
 
 import actor_learner as al
 from actor_learner import cli
-from actor_learner.runs.directory import RunDirectory, run_lock, write_seeds
+from actor_learner.runs.directory import SEEDS_FILE, RunDirectory, run_lock, write_config
 from tests.support.processes import patience, wait_until
 
 optuna = pytest.importorskip("optuna", reason="needs optuna")
@@ -35,7 +35,7 @@ def train(config, seeds, *, parallel=1, resume=False, stop=None):
     folder.mkdir(parents=True, exist_ok=True)
     with (folder.parent / "calls").open("a") as file:
         file.write(json.dumps([os.getpid(), folder.name, resume, config.algorithm.learning_rate]) + "\n")
-    write_seeds(folder, config, seeds)
+    write_config(folder / SEEDS_FILE, config, seeds=seeds)
     if hang := os.environ.get("HANG"):
         Path(hang).touch()
         time.sleep(600)

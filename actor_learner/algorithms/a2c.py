@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
-from actor_learner.algorithms import optimizers
 from actor_learner.algorithms.actor_critic import ActorCritic
 from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.types import Tensor
-
-if TYPE_CHECKING:
-    import keras
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +23,7 @@ class A2C(ActorCritic):
     learning_rate: Schedule = hyperparameter(7e-4, "step size of the optimizer, or a schedule: linear_1e-3 falls to 0")
     gae_lambda: float = hyperparameter(1.0, "trade-off of bias and variance in GAE, 0 to 1")
 
-    def default_optimizer(self) -> keras.Optimizer:
-        """Return RMSprop, as in SB3."""
-        return optimizers.rmsprop(self.initial_learning_rate, self.max_grad_norm)
+    OPTIMIZER: ClassVar[str] = "rmsprop"
 
     def loss(self, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return - mean(advantage x log-prob) + vf_coef x mean squared value error - ent_coef x mean entropy."""

@@ -17,7 +17,6 @@ from actor_learner.algorithms import optimizers, schedules
 from actor_learner.algorithms.optimizers import Optimizer
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import NamedFields, check_number, refusal
-from actor_learner.system.types import Tensor
 
 if TYPE_CHECKING:
     import keras
@@ -115,6 +114,9 @@ class Hyperparameters(NamedFields, ABC):
     STRAY: ClassVar[tuple[str, ...]] = ()
     """Methods that the learner of such an algorithm never calls."""
 
+    OPTIMIZER: ClassVar[str] = "adam"
+    """The algorithm's own optimizer."""
+
     ADAM_EPSILON: ClassVar[float] = 1e-5
     """Of the optimizer "adam", unless `adam_epsilon` says otherwise."""
 
@@ -159,11 +161,6 @@ class Hyperparameters(NamedFields, ABC):
     def adam_epsilon(self) -> float:
         """The epsilon of the optimizer "adam", as Keras adds it: before the bias correction."""
         return self.ADAM_EPSILON
-
-    @property
-    def name(self) -> str:
-        """The class's name in lower case, as used in run directories."""
-        return type(self).__name__.lower()
 
     def __post_init__(self) -> None:
         """Check ranges, and turn NumPy's numbers into Python's."""
@@ -230,8 +227,8 @@ class Hyperparameters(NamedFields, ABC):
     def default(cls, name: str) -> Any:
         return next(f.default for f in fields(cls) if f.name == name)
 
-    def at(self, values: Mapping[str, Tensor]) -> Self:
-        """Return a copy with scheduled fields replaced by the (tensor) values of one update, unchecked."""
+    def at(self, values: Mapping[str, Any]) -> Self:
+        """Return a copy with these attributes, unchecked: tensors in place of schedules, or parts of a learner."""
         instance = copy.copy(self)
         for name, value in values.items():
             object.__setattr__(instance, name, value)
@@ -253,12 +250,6 @@ class Hyperparameters(NamedFields, ABC):
         """What `models` returned to the learner that this algorithm is of."""
         own: Mapping[str, Any] = self.__dict__.get("_own", {})
         return own
-
-    def bound(self, name: str, value: Any) -> Self:
-        """Return a copy that holds a part of a learner."""
-        instance = copy.copy(self)
-        object.__setattr__(instance, name, value)
-        return instance
 
     def scheduled_values(self, *, progress_remaining: float, env_steps: int) -> dict[str, float]:
         """Return the present values of the fields in `SCHEDULED`, without those that are None.
@@ -397,15 +388,17 @@ class Hyperparameters(NamedFields, ABC):
 
     @property
     def changes_learning_rate(self) -> bool:
-        """True if the learning rate is written before each update, so that no callback may set it."""
+        """True if a schedule writes the learning rate before each update."""
         return not self.clones_optimizer and schedules.is_schedule(self.learning_rate)
 
     @property
-    def has_constant_rate(self) -> bool:
-        """True if nothing but a callback changes the learning rate: neither a schedule nor the optimizer's own one."""
+    def rate_source(self) -> str | None:
+        """What changes the learning rate beside callbacks, as a message names it; None: nothing."""
+        if not self.clones_optimizer:
+            return f"learning_rate={self.learning_rate!r}" if self.changes_learning_rate else None
         optimizer: Any = self.optimizer
-        own = self.clones_optimizer and isinstance(optimizer.get_config().get("learning_rate"), Mapping)
-        return not (own or self.changes_learning_rate)
+        own = isinstance(optimizer.get_config().get("learning_rate"), Mapping)
+        return f"optimizer={type(optimizer).__name__} with a schedule" if own else None
 
     def adapted_learning_rate(self, learning_rate: float, metrics: Mapping[str, float]) -> float | None:
         """Return the next update's learning rate, from the present one and this update's metrics. None: no change."""
@@ -415,18 +408,17 @@ class Hyperparameters(NamedFields, ABC):
         """Return a new optimizer: a clone of the one passed in, the one that is named, or `default_optimizer`."""
         if self.optimizer is None:
             return self.default_optimizer()
-        if self.optimizer == "adam":
-            return self._adam()
-        if self.optimizer == "rmsprop":
-            return optimizers.rmsprop(self.initial_learning_rate, self.max_grad_norm)
-        return optimizers.clone(self.optimizer)
+        return self._named(self.optimizer) if isinstance(self.optimizer, str) else optimizers.clone(self.optimizer)
 
     def default_optimizer(self) -> keras.Optimizer:
-        """Return Adam with `adam_epsilon`, clipped by the global norm."""
-        return self._adam()
+        """Return the optimizer that `OPTIMIZER` names, clipped by the global norm; Adam has `adam_epsilon`."""
+        return self._named(self.OPTIMIZER)
 
-    def _adam(self) -> keras.Optimizer:
-        return optimizers.adam(self.initial_learning_rate, self.max_grad_norm, self.adam_epsilon, self.ADAM_BETA_1)
+    def _named(self, name: str) -> keras.Optimizer:
+        rate, norm = self.initial_learning_rate, self.max_grad_norm
+        if name == "rmsprop":
+            return optimizers.rmsprop(rate, norm)
+        return optimizers.adam(rate, norm, self.adam_epsilon, self.ADAM_BETA_1)
 
     @property
     def initial_learning_rate(self) -> float:

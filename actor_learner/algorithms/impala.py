@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from actor_learner.algorithms import optimizers
 from actor_learner.algorithms.actor_critic import ActorCritic
 from actor_learner.algorithms.hyperparameters import Metric, hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.types import Tensor
-
-if TYPE_CHECKING:
-    import keras
-
 
 CLIP_TOLERANCE = 1e-3
 """On-policy weights are 1 but for rounding; weights clipped by less than this aren't reported as clipped."""
@@ -66,6 +61,7 @@ class Impala(ActorCritic):
         "rho": Metric("mean importance weight of the batch, not above `rho_clip`; 1 on-policy"),
         "rho_clip_fraction": Metric("share of rows whose importance weight is clipped to `rho_clip`"),
     }
+    OPTIMIZER: ClassVar[str] = "rmsprop"
     CONFIG_DEFAULTS = MappingProxyType({**ActorCritic.CONFIG_DEFAULTS, "max_policy_lag": 1, "asynchronous": True})
 
     def __post_init__(self) -> None:
@@ -76,10 +72,6 @@ class Impala(ActorCritic):
     @property
     def uses_vtrace(self) -> bool:
         return True
-
-    def default_optimizer(self) -> keras.Optimizer:
-        """Return RMSprop, as in the paper."""
-        return optimizers.rmsprop(self.initial_learning_rate, self.max_grad_norm)
 
     def targets(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Tensor]:
         """Return V-trace's `advantage` (with its clipped weight) and `return`, and `log_rho` of the weights."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from actor_learner.algorithms import schedules
 from actor_learner.algorithms.actor_critic import ActorCritic, divergence_metric
 from actor_learner.algorithms.hyperparameters import Metric, hyperparameter
 from actor_learner.algorithms.schedules import Schedule
@@ -63,23 +62,15 @@ class PPO(ActorCritic):
         for name in ("clip_range", "clip_range_vf", "target_kl", "desired_kl"):
             self._check_number(name, above=0)
         check_flag("vtrace", self.vtrace)
-        if self.desired_kl is not None:
-            self._check_rate_is_constant()
-
-    def _check_rate_is_constant(self) -> None:
-        """Raise ValueError if a schedule, ours or one inside an optimizer, sets the learning rate too."""
-        optimizer: Any = self.optimizer
-        rate = optimizer.get_config().get("learning_rate") if self.clones_optimizer else self.learning_rate
-        if schedules.is_schedule(rate) or isinstance(rate, dict):
+        if self.desired_kl is not None and (source := super().rate_source):
             raise ValueError(
                 "`desired_kl` adapts the learning rate, which must start as a number (presets often have a schedule). "
-                f"Received: desired_kl={self.desired_kl!r}, learning_rate={rate!r}"
+                f"Received: desired_kl={self.desired_kl!r}, {source}"
             )
 
     @property
-    def changes_learning_rate(self) -> bool:
-        """True if a schedule or `desired_kl` writes the learning rate, so that no callback may set it."""
-        return self.desired_kl is not None or super().changes_learning_rate
+    def rate_source(self) -> str | None:
+        return super().rate_source if self.desired_kl is None else f"desired_kl={self.desired_kl!r}"
 
     def adapted_learning_rate(self, learning_rate: float, metrics: Mapping[str, float]) -> float | None:
         """Divide the rate by 1.5 where update_kl is above twice `desired_kl`, multiply it by 1.5 below half of it.

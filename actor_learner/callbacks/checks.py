@@ -30,49 +30,37 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
             )
 
 
-def check_rate(callbacks: Iterable[Any], algorithm: Any, optimizer: Any) -> None:
+def check_rate(callbacks: Iterable[Any], algorithm: Any) -> None:
     """Raise ValueError if a callback sets a learning rate that the algorithm or the optimizer sets too."""
     setting = next((callback for callback in callbacks if isinstance(callback, _RATE_SETTERS)), None)
-    if setting is None:
-        return
-    rate = getattr(optimizer, "_learning_rate", None)
-    if getattr(algorithm, "desired_kl", None) is not None:
-        why = f"desired_kl={algorithm.desired_kl!r}"
-    elif algorithm.changes_learning_rate:
-        why = f"learning_rate={algorithm.learning_rate!r}"
-    elif isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-        why = f"an optimizer with {type(rate).__name__}"
-    else:
-        return
-    raise ValueError(
-        f"{type(setting).__name__} sets the learning rate, which must be a number then, not a schedule or adapted; "
-        f"leave one of the two out. Received: {why}"
-    )
+    if setting is not None and algorithm.rate_source:
+        raise ValueError(
+            f"{type(setting).__name__} sets the learning rate, which must be a number then, not a schedule or adapted; "
+            f"leave one of the two out. Received: {algorithm.rate_source}"
+        )
 
 
-def follows_schedule(learner: Any) -> bool:
-    """Return whether a schedule of the algorithm, if this is the run's only learner, writes its learning rate."""
-    algorithm = getattr(learner, "algorithm", None)
-    return algorithm is not None and algorithm.changes_learning_rate and getattr(algorithm, "desired_kl", None) is None
+def check_kinds(callbacks: Iterable[Any], algorithm: Any, optimizer: Any) -> None:
+    """Raise for callbacks of Keras that can't do their work with this algorithm and optimizer.
 
-
-def check_averages(callbacks: Iterable[Any], optimizer: Any) -> None:
-    """Raise ValueError for SwapEMAWeights with an optimizer that keeps no averages."""
-    if not getattr(optimizer, "use_ema", True) and any(
-        isinstance(callback, keras.callbacks.SwapEMAWeights) for callback in callbacks
-    ):
+    ValueError for SwapEMAWeights with an optimizer that keeps no averages, and for BackupAndRestore with an algorithm
+    whose critics, targets and buffer it doesn't keep; ImportError for TensorBoard without its package.
+    """
+    given = {kind for callback in callbacks for kind in type(callback).__mro__}
+    if keras.callbacks.SwapEMAWeights in given and not getattr(optimizer, "use_ema", True):
         raise ValueError(
             "SwapEMAWeights needs an optimizer that keeps averages: pass one with `use_ema=True`, as in "
             "al.PPO(optimizer=keras.optimizers.Adam(1e-3, use_ema=True)). Received: use_ema=False"
         )
-
-
-def check_backup(callbacks: Iterable[Any], algorithm: Any) -> None:
-    """Raise ValueError for BackupAndRestore with an algorithm whose critics, targets and buffer it doesn't keep."""
-    if algorithm.REPLAYS and any(isinstance(it, keras.callbacks.BackupAndRestore) for it in callbacks):
+    if keras.callbacks.BackupAndRestore in given and algorithm.REPLAYS:
         raise ValueError(
             f"BackupAndRestore keeps no critics, targets or replay buffer, which {type(algorithm).__name__} needs: use "
             "the run's own checkpoints, `resume=True`. Received: a BackupAndRestore"
+        )
+    if keras.callbacks.TensorBoard in given and importlib.util.find_spec("tensorboard") is None:
+        raise ImportError(
+            f"keras.callbacks.TensorBoard needs tensorboard: {install_command('actor-learner[tensorboard]')} "
+            "(the event files of a run itself don't)"
         )
 
 
@@ -85,16 +73,6 @@ def check_several(callbacks: Iterable[Any]) -> None:
         if isinstance(callback, kinds) or saves_whole or getattr(callback, "OF_ONE_POLICY", False):
             kind = type(callback).__name__
             raise ValueError(f"{kind} works on one policy; leave it out beside `policies`. Received: a {kind}")
-
-
-def check_packages(callbacks: Iterable[Any]) -> None:
-    """Raise ImportError for Keras's TensorBoard callback without the package tensorboard."""
-    boards = any(isinstance(callback, keras.callbacks.TensorBoard) for callback in callbacks)
-    if boards and importlib.util.find_spec("tensorboard") is None:
-        raise ImportError(
-            f"keras.callbacks.TensorBoard needs tensorboard: {install_command('actor-learner[tensorboard]')} "
-            "(the event files of a run itself don't)"
-        )
 
 
 def watches(callbacks: Iterable[Any]) -> bool:

@@ -14,7 +14,7 @@ from keras import ops
 
 from actor_learner.callbacks import checks, state
 from actor_learner.callbacks.base import Callback
-from actor_learner.config.references import recorded_function
+from actor_learner.config.references import resolve_recorded
 from actor_learner.runs.checkpoints import TRAINING_RETURN
 from actor_learner.runs.meter import EPISODE_WINDOW, Meter, check_apart, metric_names, of_episodes
 from actor_learner.system.fields import misfit, refusal
@@ -45,7 +45,7 @@ def first_evaluation(callbacks: Iterable[Any]) -> Any:
 
 
 def _make(reference: str) -> Any:
-    factory = recorded_function(reference, "callback")
+    factory = resolve_recorded(reference, "callback")
     if error := misfit(factory):
         raise refusal("callback", f"a function that can be called without arguments ({error})", reference) from error
     if not isinstance(callback := factory(), keras.callbacks.Callback):
@@ -98,13 +98,11 @@ class RunCallbacks:
         ]
         self.stopped_by: str | None = None
         self.meter: Meter | None = None
-        checks.check_packages(self._callbacks)
         if ONLY_POLICY not in learner.members:
             checks.check_several(self._callbacks)
         for member in learner.members.values():
-            checks.check_rate(self._callbacks, member.algorithm, member.optimizer)
-            checks.check_averages(self._callbacks, member.optimizer)
-            checks.check_backup(self._callbacks, member.algorithm)
+            checks.check_rate(self._callbacks, member.algorithm)
+            checks.check_kinds(self._callbacks, member.algorithm, member.optimizer)
         if checks.watches(self._callbacks):
             learned = learner.trace(actors.blank_trajectory())
             self._names = [*metric_names(config, learned), *self._reports]
@@ -171,7 +169,8 @@ class RunCallbacks:
         if "undone" in metrics:
             self._update_undone(metrics)
             return
-        if not self._has_warned_of_rate and checks.follows_schedule(self._learner.members.get(ONLY_POLICY)):
+        only = self._learner.members.get(ONLY_POLICY)
+        if not self._has_warned_of_rate and only is not None and only.algorithm.changes_learning_rate:
             self._rate = metrics.get("learning_rate")
         if trajectory is not None:
             self.call("on_update", trajectory, dict(metrics), but=self._blind)

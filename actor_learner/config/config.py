@@ -382,13 +382,11 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         elif isinstance(algorithm, str):
             algorithm = algorithm_class(algorithm)()
         if isinstance(network := fields.get("network"), str):
-            fields["network"] = references.recorded_function(network)
+            fields["network"] = references.resolve_recorded(network, "network")
         if isinstance(algorithm, Hyperparameters):
             hyperparameters = names_of(type(algorithm)) & fields.keys()
-            for key, value in fields.items():
-                if key not in hyperparameters | POLICY_FIELDS:
-                    owner = f"A policy of {type(algorithm).__name__} has"
-                    raise unknown_field(owner, key, value, names_of(type(algorithm)) | POLICY_FIELDS)
+            known = names_of(type(algorithm)) | POLICY_FIELDS
+            check_known(f"A policy of {type(algorithm).__name__} has", fields, known)
             changes: dict[str, Any] = {key: fields.pop(key) for key in hyperparameters}
             algorithm = dataclasses.replace(algorithm, **changes)
         source: Any = fields.get("init_from")
@@ -475,12 +473,10 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         self._begin_offline()
         self.algorithm.check_unroll_length(self.unroll_length)
         self.algorithm.check_config(self)
-        if self.undone_rate_factor < 1 and not self.algorithm.has_constant_rate:
-            cloned = f"optimizer={type(self.algorithm.optimizer).__name__} with a schedule"
+        if self.undone_rate_factor < 1 and (source := self.algorithm.rate_source):
             raise ValueError(
                 "`undone_rate_factor` needs a constant learning rate; a schedule writes its own before each update. "
-                f"Received: undone_rate_factor={self.undone_rate_factor}, "
-                + (cloned if self.algorithm.clones_optimizer else f"learning_rate={self.algorithm.learning_rate!r}")
+                f"Received: undone_rate_factor={self.undone_rate_factor}, {source}"
             )
 
     def _check_network(self) -> None:
@@ -601,7 +597,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         values = {name: references.imported(value, name) for name, value in recorded.items()} | passed
         for name in references.FUNCTIONS:
             if isinstance(values.get(name), str):
-                values[name] = references.recorded_function(values[name], name)
+                values[name] = references.resolve_recorded(values[name], name)
         if isinstance(values.get("algorithm"), Mapping):
             values["algorithm"] = references.algorithm_from_json(values["algorithm"])
         return cls(**values)
@@ -616,9 +612,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         algorithm = values.pop("algorithm", None) or "ppo"
         kind = algorithm_class(algorithm) if isinstance(algorithm, str) else type(algorithm)
         own, names = names_of(cls), names_of(kind) if dataclasses.is_dataclass(kind) else frozenset()
-        for name in values:
-            if name not in own | names:
-                raise unknown_field(f"TrainConfig and {kind.__name__} have", name, values[name], own | names)
+        check_known(f"TrainConfig and {kind.__name__} have", values, own | names)
         hyperparameters = {name: values.pop(name) for name in names & values.keys()}
         if isinstance(algorithm, str):
             algorithm = kind(**hyperparameters)
@@ -646,9 +640,11 @@ def of_this_version(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def unknown_field(owner: str, name: str, value: object, known: Iterable[str]) -> ValueError:
-    """Return the error for an unknown field, with the close match. owner: "PPO has"."""
-    return ValueError(f"{owner} no such field{close_match(name, known)}. Received: {name}={value!r}")
+def check_known(owner: str, fields: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise ValueError for an unknown field, with the close match. owner: "PPO has"."""
+    for name, value in fields.items():
+        if name not in known:
+            raise ValueError(f"{owner} no such field{close_match(name, known)}. Received: {name}={value!r}")
 
 
 POLICY_FIELDS = frozenset(
@@ -680,7 +676,7 @@ def _exactly(kwargs: Any) -> Any:
     return [references.exact_json(value) for value in kwargs]
 
 
-def _policy_field_to_json(name: str, value: Any) -> Any:
+def _policy_field_to_json(value: Any) -> Any:
     if isinstance(value, Hyperparameters):
         return {"name": references.algorithm_reference(type(value)), **_fields_to_json(value)}
     return (references.importable_name(value) if callable(value) else None) or _to_json(value)
@@ -693,7 +689,7 @@ def _to_json(value: Any) -> Any:
         return value.to_json()
     if isinstance(value, PolicyConfig):
         fields = {"agents": value.agents, "learning": value.learning, **value.fields}
-        return {key: _policy_field_to_json(key, field) for key, field in fields.items()}
+        return {key: _policy_field_to_json(field) for key, field in fields.items()}
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):

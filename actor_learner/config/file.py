@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.algorithms.hyperparameters import Hyperparameters
-from actor_learner.config.config import FORMAT, RECORDED, TrainConfig, of_this_version, unknown_field
+from actor_learner.config.config import FORMAT, RECORDED, TrainConfig, check_known, of_this_version
 from actor_learner.config.presets import fields_below, over_preset, preset_fields, unknown_preset
 from actor_learner.config.references import (
     FUNCTIONS,
@@ -31,7 +31,7 @@ from actor_learner.config.references import (
     callable_marks,
     imported,
     is_pythons_own,
-    recorded_function,
+    resolve_recorded,
 )
 from actor_learner.config.settings import names_of
 from actor_learner.system.fields import refusal
@@ -116,7 +116,7 @@ def build(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = Non
         fields |= {name: imported(value, name) for name, value in own.items()}
         for name in FUNCTIONS:
             if isinstance(own.get(name), str):
-                fields[name] = recorded_function(own[name], name)
+                fields[name] = resolve_recorded(own[name], name)
     layers = over_preset(preset_layer(file, changes, preset), {**fields, **changes})
     with file.naming_lines(*changes):
         return TrainConfig.from_fields({**layers, "algorithm": changes.get("algorithm") or file.algorithm})
@@ -251,13 +251,8 @@ def _algorithm_name(name: Any) -> str | None:
 
 def _check_keys(top: Mapping[str, Any], nested: Mapping[str, Any], cls: type[Any]) -> None:
     own = names_of(cls)
-    for keys, known, owner in (
-        (top, names_of(TrainConfig) | own | {"preset"}, f"TrainConfig and {cls.__name__} have"),
-        (nested, own, f"{cls.__name__} has"),
-    ):
-        for key, value in keys.items():
-            if key not in known:
-                raise unknown_field(owner, key, value, known)
+    check_known(f"TrainConfig and {cls.__name__} have", top, names_of(TrainConfig) | own | {"preset"})
+    check_known(f"{cls.__name__} has", nested, own)
     if repeated := top.keys() & nested.keys():
         name = min(repeated)
         raise ValueError(

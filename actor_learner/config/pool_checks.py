@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from actor_learner.algorithms.exploration import PROCESSES, Process
-from actor_learner.config.references import recorded_function
+from actor_learner.config.references import resolve_recorded
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import one_line
 from actor_learner.system.installation import install_command
@@ -73,7 +73,7 @@ def env_counts(num_actors: int, envs_per_actor: int | None, num_envs: int | None
 def find_exploration(value: Any) -> Process:
     """Return a process of noise by its name, or the one that is given. Raises ValueError if it gives no noise."""
     is_named = isinstance(value, str) and ":" in value
-    process = recorded_function(value, "exploration") if is_named else PROCESSES.get(str(value), value)
+    process = resolve_recorded(value, "exploration") if is_named else PROCESSES.get(str(value), value)
     expected = f"{', '.join(map(repr, PROCESSES))} or a function (generator, size) that yields `size` numbers a step"
     try:
         first = np.asarray(next(iter(process(np.random.default_rng(0), 2))), np.float32)

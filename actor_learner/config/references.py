@@ -85,16 +85,10 @@ def resolve_reference(reference: str, name: str) -> Any:
         ) from error
 
 
-def import_network(reference: str, name: str = "network") -> Any:
+def import_network(reference: str, name: str) -> Any:
     """Import the function of a network, or of critics, and keras quietly before it."""
     import_keras_before(reference)
     return resolve_reference(reference, name)
-
-
-def recorded_function(reference: str, name: str = "network") -> Any:
-    """Import a function that a file names. Raises ValueError for one of Python's own modules, such as `os:system`."""
-    refuse_pythons_own(reference, name)
-    return import_network(reference, name)
 
 
 def imported(value: Any, name: str) -> Any:
@@ -115,15 +109,10 @@ def imported(value: Any, name: str) -> Any:
 
 
 def resolve_recorded(reference: str, name: str) -> Any:
-    """Import as `resolve_reference` does, but nothing of Python's own: someone else may have written the file."""
-    refuse_pythons_own(reference, name)
-    return resolve_reference(reference, name)
-
-
-def refuse_pythons_own(reference: str, name: str) -> None:
-    """Raise ValueError, naming the argument, for a reference into Python's standard library."""
+    """Import what a file names, but nothing of Python's own, such as `os:system`: someone else may have written it."""
     if is_pythons_own(reference):
         raise refusal(name, "module:function, the module not one of Python's own", reference)
+    return import_network(reference, name)
 
 
 def is_pythons_own(reference: str) -> bool:

@@ -20,7 +20,6 @@ from actor_learner.algorithms import optimizers
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.off_policy.base import OffPolicy
-from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.config.pool_checks import check_sequences, check_tf32
 from actor_learner.learner import backend
 from actor_learner.learner.ahead import Guess, OrderAhead
@@ -174,6 +173,7 @@ class Learner:
         self.begun = 0
         self.meanwhile: Callable[[], object] = bool  # called while the device computes an update, with its weights
         self.not_finite: tuple[str, ...] = ()
+        algorithm.check_action_space(self.spaces.action)
         contract.network_distribution(network, self.spaces)  # refuses one that doesn't fit the space
         distribution = contract.distribution_and_hold(network)[0]
         if distribution != "gaussian" or not (algorithm.TAKES_CHOICES and choices(action_space)):
@@ -194,7 +194,7 @@ class Learner:
         for model in self._owned.models.values():
             self._place(model)
         if self._owned.parts:
-            self.algorithm = algorithm = algorithm.bound("_own", self._owned.parts)
+            self.algorithm = algorithm = algorithm.at({"_own": self._owned.parts})
         self._prepare_source(critics, buffer)
         compiled = network.optimizer if getattr(network, "compiled", False) else None
         with self._on_device():
@@ -645,7 +645,7 @@ class Learner:
         """
         algorithm: Hyperparameters = self.algorithm
         schedule = algorithm.scheduled_values(progress_remaining=progress_remaining, env_steps=self.steps)
-        if algorithm.clones_optimizer or not is_schedule(algorithm.learning_rate):
+        if not algorithm.changes_learning_rate:
             schedule.pop("learning_rate", None)
         return {name: np.float32(value) for name, value in schedule.items()}
 

@@ -104,16 +104,6 @@ def _zero_invalid(values: Nest, valid: Tensor) -> Nest:
     return tree.map_structure(zero, values)
 
 
-def with_bootstrap_row(values: Nest) -> Nest:
-    """`[T, B, ...]` -> `[T + 1, B, ...]`, the last row twice: values to stand beside the bootstrap observation."""
-    return tree.map_structure(lambda leaf: ops.concatenate([leaf, leaf[-1:]], axis=0), values)
-
-
-def without_bootstrap_row(values: Nest) -> Nest:
-    """`[T + 1, B, ...]` -> `[T, B, ...]`."""
-    return tree.map_structure(lambda leaf: leaf[:-1], values)
-
-
 def side_by_side(fields: Mapping[str, Nest]) -> dict[str, Nest]:
     """`[T, B, ...]` -> `[T x B, ...]`, for each field that has rows; of several devices one after another."""
     return {name: tree.map_structure(backend.flatten, values) for name, values in fields.items() if _has_rows(values)}
@@ -121,18 +111,10 @@ def side_by_side(fields: Mapping[str, Nest]) -> dict[str, Nest]:
 
 def minibatch_of(rows: Mapping[str, Nest], index: Tensor) -> dict[str, Nest]:
     """Return the rows of `index [devices, M]`, each of them of its device; where it is -1, row 0 with `valid=False`."""
-    minibatch, present = _gather(rows, index)
-    minibatch["valid"] = ops.logical_and(minibatch["valid"], present)
-    return minibatch
-
-
-def _gather(rows: Mapping[str, Nest], index: Tensor) -> tuple[dict[str, Nest], Tensor]:
-    """Return the rows of an index, row 0 where it is -1, and where it isn't."""
     index = ops.reshape(index, (-1,))
-    present = index >= 0
-    index = ops.maximum(index, 0)
-    found: dict[str, Nest] = tree.map_structure(lambda leaf: backend.gather(leaf, index), dict(rows))
-    return found, present
+    found: dict[str, Nest] = tree.map_structure(lambda leaf: backend.gather(leaf, ops.maximum(index, 0)), dict(rows))
+    present = ops.reshape(index >= 0, (-1, *(1,) * (len(found["valid"].shape) - 1)))
+    return {**found, "valid": ops.logical_and(found["valid"], present)}
 
 
 def in_sequences(fields: Mapping[str, Nest], length: int) -> dict[str, Nest]:
@@ -150,11 +132,11 @@ def sequences_of(sequences: Mapping[str, Nest], index: Tensor, burn_in: int) -> 
 
     `start [length, S]` and `initial_state`, `[S, ...]` each, stay apart. The first `burn_in` rows aren't valid.
     """
-    picked, present = _gather(sequences, index)
+    picked = minibatch_of(sequences, index)
     state = picked.pop("initial_state")
     steps = tree.map_structure(lambda leaf: ops.swapaxes(leaf, 0, 1), picked)
     learned = ops.expand_dims(ops.arange(steps["valid"].shape[0]) >= burn_in, 1)
-    steps["valid"] = ops.logical_and(ops.logical_and(steps["valid"], present), learned)
+    steps["valid"] = ops.logical_and(steps["valid"], learned)
     rows = {name: tree.map_structure(backend.flatten, values) for name, values in steps.items() if name != "start"}
     return {**rows, "start": steps["start"], "initial_state": state}
 

@@ -89,7 +89,6 @@ class ReplayLearner(Learner):
             )
         if self.compute_reward is not None and algorithm.hindsight is None:
             raise refusal("compute_reward", f"None for {kind} without `hindsight`", self.compute_reward)
-        algorithm.check_action_space(self.spaces.action)
         with self._on_device():
             normalizes = normalizes_vectors(network, self.spaces.observation_space)
             options = {"normalize_observation": normalizes, **algorithm.critic_options}
@@ -615,7 +614,7 @@ class ReplayLearner(Learner):
         if saved.replay["updates_per_step"] != self.algorithm.updates_per_step:  # what was owed at another rate isn't
             self._due_from = max(self.env_steps, self._due_from[0]), self.gradient_steps
         size = self.algorithm.buffer_size
-        self._load_buffer(directory, None if saved.replay.get("buffer_size", size) == size else size)
+        self._load_buffer(directory, None if saved.replay["buffer_size"] == size else size)
 
     def _begins_otherwise(self, before: Any) -> bool:
         """Return whether the algorithm gives its own variables other first values than the one before it did."""

@@ -139,7 +139,8 @@ class ReplayUpdate(Steps):
             due = ops.equal(self._steps.value % every, 0)
             backend.cond(due, lambda: self._models.move_targets(algorithm.tau), self.state)
         if "error" not in minibatch:
-            raise ValueError(f"One of {algorithm.name}'s losses must give `error`, of every row. Received: none")
+            name = type(algorithm).__name__
+            raise ValueError(f"One of {name}'s losses must give `error`, of every row. Received: none")
         if (shape := tuple(minibatch["error"].shape)) != (rows := tuple(minibatch["reward"].shape)):
             raise refusal("error", f"a number for each of the rows {list(rows)}", f"a tensor of shape {list(shape)}")
         return metrics, minibatch["error"]

@@ -46,7 +46,7 @@ Directory = str | os.PathLike[str]
 
 FORMAT = 1
 SEEDS = "seeds"
-"""The name of the states of random layers among saved variables; earlier versions save none."""
+"""The name of the states of random layers among saved variables."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,7 @@ def _read_description(state: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **others,
         **{name: state[name] for name in ("algorithm", "total_steps", "env_steps", "updates")},
-        "sequence_length": state.get("sequence_length"),  # earlier versions write neither
-        "burn_in": state.get("burn_in", 0),
+        **{name: state[name] for name in ("sequence_length", "burn_in")},
         "action_space": to_gymnasium(from_json(state["action_space"])),
         "random_state": bits,
     }
@@ -213,8 +212,6 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, directory: 
 
     Integers may be of another type: backends count in different ones.
     """
-    if not any(name.startswith(f"{SEEDS}/") for name in arrays):
-        variables = {name: one for name, one in variables.items() if not name.startswith(f"{SEEDS}/")}
     saved = {name: (array.shape, _type_name(array.dtype)) for name, array in arrays.items()}
     expected = {name: (tuple(one.shape), _type_name(one.value.dtype)) for name, one in variables.items()}
     if saved != expected:

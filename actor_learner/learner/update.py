@@ -17,7 +17,6 @@ from actor_learner.learner.batch import (
     minibatch_of,
     sequences_of,
     side_by_side,
-    without_bootstrap_row,
     without_invalid,
 )
 from actor_learner.learner.diagnose import Diagnosis
@@ -69,9 +68,12 @@ class Update(Steps):
         *,
         diagnose: bool = False,
     ) -> None:
-        super().__init__(algorithm.bound("_outputs", self._network_outputs), optimizer)
+        super().__init__(algorithm.at({"_outputs": self._network_outputs}), optimizer)
         self._owned, own = owned, list(owned.steps)
         self._groups = [(optimizer, list(trainable)), *own]
+        if not any(group for _, group in self._groups):
+            what = "A weight of the network must be trainable, or nothing is learned: set `trainable` of a layer"
+            raise ValueError(f"{what}. Received: network={network.name!r}, all of its layers frozen")
         self._network = network
         self._diagnosis = Diagnosis({"": network, **owned.models} if diagnose else {})
         self._trainable = list(trainable)
@@ -150,7 +152,7 @@ class Update(Steps):
         fields = algorithm.rows(batch, evaluate)
         _check_rows(algorithm, batch, fields)
         fields = {name: values for name, values in fields.items() if name not in ("start", "initial_state")}
-        fields["observation"] = without_bootstrap_row(batch["observation"])
+        fields["observation"] = tree.map_structure(lambda leaf: leaf[:-1], batch["observation"])
         minibatches = rows = side_by_side(fields)
         if self.calls.memories:
             if not states:  # the algorithm needs no values

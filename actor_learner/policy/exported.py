@@ -170,7 +170,6 @@ class ExportedPolicy:
         folder: where the files are, for messages.
         """
         description = unstamped(folder / _DESCRIPTION, json.loads(contents[_DESCRIPTION]), FORMAT)
-        description.pop("version", None)  # files of before 0.1.0 have it
         Spaces.from_json(description)
         graphs = {name: _read_graph(contents, name, description[name]) for name in _GRAPHS}
         return cls(**{**_with_tuples(description), **graphs, "weights": read_array(contents[_WEIGHTS])})

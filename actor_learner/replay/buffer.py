@@ -502,7 +502,7 @@ class ReplayBuffer:
         buffer._added, buffer._filled = int(description["added"]), int(description["filled"])
         buffer._sampler.largest_priority = float(description["largest_priority"])
         buffer._sampler.rng.bit_generator.state = description["random_state"]
-        buffer._begin_columns(description.get("name", ""), buffer._added)
+        buffer._begin_columns(description["name"], buffer._added)
         return buffer
 
     def contents(self, columns: Array) -> dict[str, Array]:

@@ -23,7 +23,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,22 +89,15 @@ def begin_run(run: RunDirectory, config: TrainConfig) -> None:
         with writing(run.path):
             run.path.mkdir(parents=True, exist_ok=True)
             _set_aside(run)
-    write_config(run, config)
+    write_config(run.config, config)
 
 
-def write_config(run: RunDirectory, config: TrainConfig, **more: Any) -> None:
-    """Write config.json. Raises ValueError if the directory can't be written."""
-    data = {**config.to_json(), "run_dir": str(run.path), **provenance(), **more}
-    with writing(run.path):
-        write_recorded(run, data)
-
-
-def write_seeds(folder: Path, config: TrainConfig, seeds: Sequence[int]) -> None:
-    """Write seeds.json, and make the folder. Raises ValueError if it can't be written."""
-    data = {**config.to_json(), "run_dir": str(folder), **provenance(), "seeds": list(seeds)}
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_json(folder / SEEDS_FILE, data)
+def write_config(file: Path, config: TrainConfig, **more: Any) -> None:
+    """Write config.json, or seeds.json, and make its folder. Raises ValueError if it can't be written."""
+    data = {**config.to_json(), "run_dir": str(file.parent), **provenance(), **more}
+    with writing(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_recorded(file, data)
 
 
 def with_init_commit(config: TrainConfig) -> TrainConfig:
@@ -245,13 +238,13 @@ def record_choices(run: RunDirectory, **choices: Any) -> None:
     """Add choices made by rule (compilation, epoch length) to config.json, under "chosen"."""
     data = read_config(run.path)
     data["chosen"] = {**data.chosen, **choices}
-    write_recorded(run, data)
+    write_recorded(run.config, data)
 
 
 def record_finished(run: RunDirectory, env_steps: int, offline_steps: int = 0) -> None:
     """Record in config.json that the run took all its steps, and that network and policy are the last ones."""
     finished = {"env_steps": env_steps} | ({"offline_steps": offline_steps} if offline_steps else {})
-    write_recorded(run, {**read_config(run.path), "finished": finished})
+    write_recorded(run.config, {**read_config(run.path), "finished": finished})
 
 
 def remove_result(run: RunDirectory) -> None:
@@ -350,12 +343,8 @@ def check_writable(path: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def write_recorded(run: RunDirectory, data: Mapping[str, Any]) -> None:
+def write_recorded(file: Path, data: Mapping[str, Any]) -> None:
     """Write the content of a config.json, with the number of its format."""
-    _write_json(run.config, data)
-
-
-def _write_json(file: Path, data: Mapping[str, Any]) -> None:
     text = json.dumps(stamped(data, FORMAT), indent=2) + "\n"
     write_atomically(file, lambda partial: partial.write_text(text, encoding="utf-8"))
 

@@ -309,7 +309,7 @@ def _restore_files(start: Start, config: TrainConfig) -> None:
     if len(start.changes) > len(recorded.changes):
         _log.info("changed at %d env steps: %s", state.env_steps, change_text(start.changes[-1]))
     more = {"changes": start.changes} if start.changes else {}
-    directory.write_config(run, config, chosen=recorded.chosen, **more)
+    directory.write_config(run.config, config, chosen=recorded.chosen, **more)
 
 
 def event_files(folder: Path) -> dict[str, int]:

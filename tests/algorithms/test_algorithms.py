@@ -267,12 +267,19 @@ def test_the_rate_follows_the_divergence(divergence, rate, expected):
     assert A2C().adapted_learning_rate(rate, metrics) is None
 
 
-def test_which_algorithms_write_the_learning_rate():
-    assert not PPO().changes_learning_rate
-    assert PPO(desired_kl=0.01).changes_learning_rate
-    assert A2C(learning_rate="linear").changes_learning_rate
-    assert not PPO(optimizer=keras.optimizers.SGD()).changes_learning_rate
-    assert PPO(optimizer=keras.optimizers.SGD(), desired_kl=0.01).changes_learning_rate
+@pytest.mark.parametrize(
+    ("algorithm", "source"),
+    [
+        (PPO(), None),
+        (PPO(desired_kl=0.01), "desired_kl=0.01"),
+        (A2C(learning_rate="linear"), "learning_rate='linear'"),
+        (PPO(optimizer=keras.optimizers.SGD()), None),
+        (PPO(optimizer=keras.optimizers.SGD(), desired_kl=0.01), "desired_kl=0.01"),
+    ],
+)
+def test_what_writes_the_learning_rate(algorithm, source):
+    assert algorithm.rate_source == source
+    assert algorithm.changes_learning_rate == (source == "learning_rate='linear'")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,10 @@ def test_products_are_full_float32_unless_tf32_is_asked_for(tf32):
     assert {precision for _, precision in found} == {"HIGH" if tf32 else "HIGHEST"}
 
 
+def test_a_loss_of_frozen_weights_has_no_gradients():
+    assert compiled.gradients(lambda: (jax.numpy.ones(()), {"loss": 1.0}), [], []) == ([], {"loss": 1.0})
+
+
 def test_triton_multiplies_no_matrices_on_a_gpu_unless_asked_to(monkeypatch):
     """XLA's search for its kernels may not end."""
     monkeypatch.setattr(compiled, "_on_cpu", lambda: False)

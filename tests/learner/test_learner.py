@@ -301,6 +301,13 @@ def test_frozen_layers_stay_byte_identical_and_frozen():
         learner.update(random_trajectory())
 
 
+def test_a_network_without_a_trainable_weight_is_refused():
+    network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(8,))
+    network.trainable = False
+    with pytest.raises(ValueError, match="must be trainable, or nothing is learned.*'actor_critic', all of its layers"):
+        al.Learner(network, al.PPO(), action_space=TWO_ACTIONS).update(random_trajectory())
+
+
 @keras.saving.register_keras_serializable()
 class Subclassed(keras.Model):
     def __init__(self, **kwargs):

@@ -642,6 +642,7 @@ def test_a_subclass_of_a_learner_is_itself():
     [
         (td3, TWO_ACTIONS),
         (al.TQC, TWO_ACTIONS),
+        (lambda: al.TQC(quantiles=1, dropped_quantiles=0), TWO_ACTIONS),
         (sac, MultiDiscrete([2, 3])),
         (sac, Dict({"x": TORQUES, "y": TWO_ACTIONS})),
         (td3, VECTOR),

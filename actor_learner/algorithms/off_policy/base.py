@@ -170,7 +170,7 @@ class OffPolicy(Hyperparameters):
 
         action: the space's `Structure`.
         """
-        of_choices = self.TAKES_CHOICES and self.critic_size == 1 and action.plain and action.leaves[0].is_discrete
+        of_choices = self.TAKES_CHOICES and action.plain and action.leaves[0].is_discrete
         for leaf in action.leaves if self.num_critics and not of_choices else ():
             if not leaf.is_bounded_box:
                 raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.off_policy.base import Loss, Models
@@ -24,6 +25,8 @@ class TQC(SAC):
     num_critics: int = hyperparameter(2, "number of critics")
     quantiles: int = hyperparameter(25, "quantiles of the return that each critic estimates")
     dropped_quantiles: int = hyperparameter(2, "for each critic, quantiles that targets leave out: the highest of all")
+
+    TAKES_CHOICES: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -412,7 +412,7 @@ def gradients(
     differentiate, graph = _with_graph(jax.value_and_grad(pure, has_aux=True), values_of(variables))
     (_, (further, assigned)), found = differentiate(values_of(variables))
     _assign(rest, assigned)
-    zero = _constant_zeros(graph.jaxpr)[-len(variables) :]
+    zero = _constant_zeros(graph.jaxpr)[len(graph.jaxpr.outvars) - len(variables) :]
     return [None if none else gradient for gradient, none in zip(found, zero, strict=True)], further
 
 

@@ -110,7 +110,7 @@ def trace(policy: PolicyStep, graph: str, rows: int) -> Traced:
         return TensorFlowFunction(function, inputs, weights, policy.network)
     from actor_learner.policy.export.on_jax import JaxFunction
 
-    return JaxFunction(function, inputs, weights, policy.network)
+    return JaxFunction(function, inputs, weights)
 
 
 def to_litert(traced: Traced, probe: Probe, network: keras.Model) -> Graph:

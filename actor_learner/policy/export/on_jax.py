@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import keras
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
@@ -25,9 +24,7 @@ from actor_learner.system.types import Array
 class JaxFunction(Traced):
     """A function of JAX, on the CPU."""
 
-    def __init__(
-        self, function: Function, inputs: Sequence[Spec], weights: Sequence[Spec], network: keras.Model
-    ) -> None:
+    def __init__(self, function: Function, inputs: Sequence[Spec], weights: Sequence[Spec]) -> None:
         super().__init__(inputs, weights)
         specs = [jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in self.arguments]
         with _on_cpu():
