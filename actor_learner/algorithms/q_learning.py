@@ -10,6 +10,9 @@ from actor_learner.algorithms.hyperparameters import Hyperparameters, Metric, hy
 from actor_learner.system.fields import check_flag, check_number
 from actor_learner.system.types import Tensor
 
+FORBIDDEN = -1e30
+"""Stands for the value of an action that a mask forbids."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class QLearning(Hyperparameters):
@@ -86,3 +89,10 @@ def value_of(values: Tensor, action: Tensor) -> Tensor:
     if len(values.shape) > 2:
         chosen = ops.expand_dims(chosen, -1)
     return ops.sum(ops.where(chosen, values, 0.0), axis=1)
+
+
+def allowed_only(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return values `[M, n]`, with `FORBIDDEN` where a mask `[M, n]` forbids the action; None: all are allowed."""
+    from keras import ops
+
+    return values if mask is None else ops.where(mask, values, FORBIDDEN)

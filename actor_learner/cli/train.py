@@ -83,6 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print where the run is and what to type next."""
+    from actor_learner.config.pool_checks import check_memory
+    from actor_learner.environments.factory import resolve_env
+    from actor_learner.runs.directory import check_run_dir, with_init_commit
+
     resume = arguments.resume is not None
     config = resumed_config(arguments) if resume else train_config(arguments)
     if change := _changed(arguments.change, type(config.algorithm)):
@@ -94,6 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
         return _train_seeds(arguments, config)
     if resume and _has_finished(config, change):
         return 0
+    if not resume:
+        config = with_init_commit(config)
+        check_run_dir(config)
+    resolve_env(**config.env_arguments)  # refused before TensorFlow is loaded
+    check_memory(config.local_actors)
     if not resume:
         _print_preset(arguments, config)
         recorded = arguments.config_file.recorded

@@ -13,9 +13,9 @@ from keras import ops
 
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, OffPolicy
+from actor_learner.algorithms.q_learning import allowed_only
 from actor_learner.learner import backend, owned
 from actor_learner.networks import contract
-from actor_learner.networks.distribution_parts import allowed_logits
 from actor_learner.spaces.kinds import middle
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import choices, drop_mask
@@ -130,7 +130,7 @@ class TrainedModels:
         """
         if not self.choices:
             return self._distribution.draw(parameters, noise)
-        return ops.softmax(allowed_logits(parameters, mask)), -self._distribution.entropy(parameters, mask)
+        return ops.softmax(allowed_only(parameters, mask)), -self._distribution.entropy(parameters, mask)
 
     def mode(self, parameters: Tensor) -> Tensor:
         """Return the most likely actions within -1 and 1, `[M, d]`."""

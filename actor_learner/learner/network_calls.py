@@ -11,10 +11,10 @@ import keras
 from keras import ops, tree
 
 from actor_learner.algorithms.base import Evaluated
+from actor_learner.algorithms.q_learning import FORBIDDEN, allowed_only
 from actor_learner.learner import backend
 from actor_learner.learner.batch import CHUNK_NUMBERS, in_chunks, side_by_side
 from actor_learner.networks import contract
-from actor_learner.networks.distribution_parts import FORBIDDEN, allowed_logits
 from actor_learner.networks.distributions import GREEDY
 from actor_learner.networks.memory import Memories, StepLayout
 from actor_learner.spaces.spaces import Spaces
@@ -74,7 +74,7 @@ class NetworkCalls:
         """Return the states' values `[N]`. mask: allowed actions, bool `[N, M]`; None: all are."""
         if not self._greedy:
             return outputs["value"]
-        return ops.max(allowed_logits(outputs["parameters"][:, :-1], mask), axis=-1)  # the last is epsilon
+        return ops.max(allowed_only(outputs["parameters"][:, :-1], mask), axis=-1)  # the last is epsilon
 
     def evaluate(self, batch: Mapping[str, Nest], final: Mapping[str, Nest]) -> tuple[Evaluated, State]:
         """Evaluate a batch under the present weights, and return the states with which its sequences begin.

@@ -12,7 +12,7 @@ from keras import ops
 
 from actor_learner.system.types import Array, Tensor
 
-FORBIDDEN = -1e30
+_FORBIDDEN = -1e30
 """Logit of a forbidden choice: its probability is exactly 0, and unlike infinity it leaves no NaN in gradients."""
 
 _WORST = -1e29
@@ -52,25 +52,25 @@ class Categorical:
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         # Inverse CDF: counts the choices whose cumulative probability is *below* noise times the total. So a choice of
         # probability zero is never taken, not even at noise 1 or where the sum is a little below 1.
-        cumulative = ops.cumsum(ops.softmax(allowed_logits(parameters, mask)), axis=-1)
+        cumulative = ops.cumsum(ops.softmax(_allowed_logits(parameters, mask)), axis=-1)
         return ops.sum(ops.cast(cumulative < noise * cumulative[..., -1:], "int32"), axis=-1)
 
     def mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        return _first_of_highest(allowed_logits(_comparable(parameters), mask), self.n)
+        return _first_of_highest(_allowed_logits(_comparable(parameters), mask), self.n)
 
     def log_prob(self, parameters: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
-        logits, chosen = allowed_logits(parameters, mask), ops.one_hot(action, self.n, dtype="float32")
+        logits, chosen = _allowed_logits(parameters, mask), ops.one_hot(action, self.n, dtype="float32")
         # where, not a product: 0 x -inf is NaN for a choice of probability zero.
         return ops.sum(ops.where(chosen > 0, ops.log_softmax(logits), 0.0), axis=-1)
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        log_prob = ops.log_softmax(allowed_logits(parameters, mask))
+        log_prob = ops.log_softmax(_allowed_logits(parameters, mask))
         probability = ops.exp(log_prob)
         # where before the product, so that the -inf of a network that masks by itself reaches no gradient either.
         return -ops.sum(probability * ops.where(probability > 0, log_prob, 0.0), axis=-1)
 
     def kl_divergence(self, parameters: Tensor, other: Tensor, mask: Tensor | None = None) -> Tensor:
-        first, second = (ops.log_softmax(allowed_logits(logits, mask)) for logits in (parameters, other))
+        first, second = (ops.log_softmax(_allowed_logits(logits, mask)) for logits in (parameters, other))
         probability = ops.exp(first)
         return ops.sum(probability * ops.where(probability > 0, first - second, 0.0), axis=-1)
 
@@ -148,12 +148,12 @@ class MultiCategorical:
         return Categorical(max(self.sizes))
 
     def _logits(self, parameters: Tensor, mask: Tensor | None) -> Tensor:
-        logits, longest = allowed_logits(parameters, mask), max(self.sizes)
+        logits, longest = _allowed_logits(parameters, mask), max(self.sizes)
         if min(self.sizes) == longest:
             return ops.reshape(logits, (-1, len(self.sizes), longest))
         index, present = self._layout
         padded = ops.reshape(ops.take(logits, index, axis=1), (-1, len(self.sizes), longest))
-        return ops.where(present, padded, FORBIDDEN)
+        return ops.where(present, padded, _FORBIDDEN)
 
     @functools.cached_property
     def _layout(self) -> tuple[Array, Array]:
@@ -202,12 +202,12 @@ class Bernoulli:
         return ops.reshape(ops.cast(condition, "int8"), (-1, *self.shape))
 
 
-def allowed_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Return `logits`, with `FORBIDDEN` where `mask` (booleans, or 0 and 1) forbids a choice."""
+def _allowed_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Return `logits`, with `_FORBIDDEN` where `mask` (booleans, or 0 and 1) forbids a choice."""
     if mask is None:
         return logits
     allowed = mask if ops.dtype(mask) == "bool" else mask > 0
-    return ops.where(allowed, logits, FORBIDDEN)
+    return ops.where(allowed, logits, _FORBIDDEN)
 
 
 def _comparable(logits: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.off_policy.base import NETWORK, Loss, LossGroup, Models, OffPolicy
-from actor_learner.algorithms.q_learning import QLearning, value_of
+from actor_learner.algorithms.q_learning import QLearning, allowed_only, value_of
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import check_choice, check_count, check_flag, check_number
 from actor_learner.system.types import Tensor
@@ -121,11 +121,9 @@ class DQN(QLearning, OffPolicy):
         """
         from keras import ops
 
-        from actor_learner.networks.distribution_parts import allowed_logits
-
         following = models.outputs(minibatch["next_observation"], target=True)
         preferred = models.outputs(minibatch["next_observation"]) if self.double else following
-        allowed = allowed_logits(preferred["parameters"][:, :-1], minibatch.get("next_action_mask"))
+        allowed = allowed_only(preferred["parameters"][:, :-1], minibatch.get("next_action_mask"))
         value = value_of(self.action_values(following), ops.argmax(allowed, axis=-1))
         of_row = (-1,) + (1,) * (len(value.shape) - 1)
         reward, discount = (ops.reshape(minibatch[name], of_row) for name in ("reward", "discount"))
